@@ -73,7 +73,7 @@ def make_environment(requirements: Path) -> bool:
 
 
 def make_collections() -> str | None:
-    """Install the collections of requirements.yml. Returns their origin, None if they were there."""
+    """Install the collections of requirements.yml; returns their origin, None if nothing to do."""
     stamp = COLLECTIONS / ".hostkit-setup"
     wanted = digest(ROOT / "requirements.yml", ROOT / "requirements-collections.txt")
     if stamp.is_file() and stamp.read_text() == wanted:
