@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BEGIN = "<!-- variables:begin -->"
 END = "<!-- variables:end -->"
 
-# Ansible's documentation markup: C(code), O(option), V(value), B(bold), I(italic), U(url), L(text,url).
+# The documentation markup of Ansible: C(code), O(option), V(value), B(bold), I(italic), U(url).
 MARKUP = (
     (re.compile(r"\b[COVM]\(([^)]*)\)"), r"`\1`"),
     (re.compile(r"\bB\(([^)]*)\)"), r"**\1**"),
@@ -45,7 +45,7 @@ def literal(value: Any) -> str:
 
 
 def rows(options: dict[str, dict[str, Any]], prefix: str = "") -> list[str]:
-    """Table rows of an argument spec; the keys of a nested one follow their parent, indented by name."""
+    """Table rows of an argument spec; the keys of a nested one follow their parent."""
     table = []
     for name, option in options.items():
         kind = option.get("type", "str")
