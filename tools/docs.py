@@ -67,10 +67,16 @@ def rows(options: dict[str, dict[str, Any]], prefix: str = "") -> list[str]:
 
 
 def section(spec: dict[str, Any]) -> str:
-    """The generated section: a table for the role's main entry point."""
-    options = spec["argument_specs"]["main"].get("options", {})
-    lines = [BEGIN, "", "| variable | type | default | meaning |", "| --- | --- | --- | --- |"]
-    return "\n".join([*lines, *rows(options), "", END])
+    """The generated section: a table for each entry point that has options."""
+    lines = [BEGIN]
+    for name, entry in spec["argument_specs"].items():
+        title = f"**{markdown(entry['short_description'])}**"
+        head = ["| variable | type | default | meaning |", "| --- | --- | --- | --- |"]
+        if name != "main":
+            head = [title, "", *head]
+        if entry.get("options"):
+            lines += ["", *head, *rows(entry["options"])]
+    return "\n".join([*lines, "", END])
 
 
 def updated(readme: str, spec: dict[str, Any], name: str) -> str:
