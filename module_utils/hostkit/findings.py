@@ -32,13 +32,13 @@ TAXONOMY: dict[str, tuple[str, str]] = {
         "the server refused the client's key",
         "Send the API key that the instance is configured with.",
     ),
-    "completion_failed": (
-        "no token was generated",
-        "Read `journalctl -u vllm@NAME` for the first error after the last start.",
-    ),
     "compiler_missing": (
         "no C compiler for kernels built at run time",
         "Install the packages that `vllm_engine_system_packages` names.",
+    ),
+    "completion_failed": (
+        "no token was generated",
+        "Read `journalctl -u vllm@NAME` for the first error after the last start.",
     ),
     "disk_full": (
         "not enough free space",

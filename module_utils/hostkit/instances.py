@@ -16,12 +16,12 @@ from typing import Any, Callable
 VARIABLE = "vllm_instances"
 
 DEFAULTS: dict[str, Any] = {
-    "args": {},
-    "drain_seconds": 120,
-    "environment": {},
-    "gpus": [],
     "host": "127.0.0.1",
     "port": 8000,
+    "gpus": [],
+    "args": {},
+    "environment": {},
+    "drain_seconds": 120,
     "start_timeout_seconds": 1800,
 }
 """Values of the keys that an instance leaves out; `served_name` is then the instance's name."""

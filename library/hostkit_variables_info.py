@@ -1,0 +1,102 @@
+#!/usr/bin/python
+"""Find variables that carry a prefix of this toolkit but that no role knows."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+---
+module: hostkit_variables_info
+short_description: Find misspelt variables
+description:
+  - Compares the names of a host's variables with those that the roles' argument specs describe.
+  - A name that begins with a role's name, or with C(vllm_), and that no role knows is reported with
+    the nearest right name. Names that begin with an underscore are private and not looked at.
+  - Reads the roles' directory, so it runs on the control node.
+options:
+  names:
+    description: Names of all variables that the host has.
+    type: list
+    elements: str
+    required: true
+  roles_path:
+    description: Directory that holds the roles.
+    type: path
+    required: true
+author:
+  - vllm-hostkit
+requirements:
+  - PyYAML, which Ansible itself needs
+attributes:
+  check_mode:
+    description: Reads only.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Find misspelt variables
+  hostkit_variables_info:
+    names: "{{ query('ansible.builtin.varnames', '^(vllm|host_limits)_') }}"
+    roles_path: "{{ playbook_dir }}/../roles"
+  delegate_to: localhost
+  become: false
+"""
+
+RETURN = r"""
+known:
+  description: Names of all variables that the roles know, sorted.
+  returned: always
+  type: list
+  elements: str
+  sample: [host_limits_nofile, vllm_instances]
+prefixes:
+  description: Prefixes under which a name must be known.
+  returned: always
+  type: list
+  elements: str
+  sample: [vllm_, host_limits_]
+unknown:
+  description: Names that no role knows, each with the nearest known name or an empty text.
+  returned: always
+  type: dict
+  sample: {vllm_instance: vllm_instances}
+"""
+
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.hostkit import variables
+
+try:
+    import yaml
+
+    HAS_YAML = True
+except ImportError:
+    HAS_YAML = False
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "names": {"type": "list", "elements": "str", "required": True},
+            "roles_path": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    if not HAS_YAML:
+        module.fail_json(msg="PyYAML is missing: run this module on the control node.")
+    roles_path = Path(module.params["roles_path"])
+    files = sorted(roles_path.glob("*/meta/argument_specs.yml"))
+    if not files:
+        module.fail_json(msg=f"{roles_path} holds no role with meta/argument_specs.yml.")
+    specs = {file.parent.parent.name: yaml.safe_load(file.read_text()) or {} for file in files}
+    known = {name for spec in specs.values() for name in variables.options(spec)}
+    module.exit_json(
+        changed=False,
+        known=sorted(known),
+        prefixes=variables.prefixes(specs),
+        unknown=variables.unknown(module.params["names"], known, specs),
+    )
+
+
+if __name__ == "__main__":
+    main()
