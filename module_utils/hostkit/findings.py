@@ -217,12 +217,13 @@ def failed(findings: Sequence[Finding], *, strict: bool = False) -> bool:
     return worst(findings) == "fail" or (strict and worst(findings) == "unknown")
 
 
-def render(findings: Sequence[Finding], *, width: int = 100) -> str:
-    """Draw findings as a table of plain text.
+def render(title: str, findings: Sequence[Finding], *, width: int = 100) -> str:
+    """Draw findings as a table of plain text, under a line with the totals.
 
     Lines never end in a space and hold no control character: YAML output shows such text as it is.
 
     Args:
+        title: What the findings are of, such as ``Preflight of gpu1``.
         findings: In the order wanted; see `merge`.
         width: Columns to use, at least `MINIMUM_WIDTH`.
     """
@@ -231,7 +232,12 @@ def render(findings: Sequence[Finding], *, width: int = 100) -> str:
     widths = [max(len(row[i]) for row in [head[:3], *rows]) for i in range(3)]
     indent = sum(widths) + 2 * 3
     room = max(width, MINIMUM_WIDTH, indent + 30) - indent
-    lines = [_row(head[:3], widths) + head[3]]
+    totals = count(findings)
+    lines = [
+        f"{title}: " + ", ".join(f"{totals[status]} {status}" for status in reversed(STATUSES)),
+        "",
+        _row(head[:3], widths) + head[3],
+    ]
     for finding, row in zip(findings, rows):
         text = textwrap.wrap(_printable(finding.summary), room)
         if finding.status != "pass":
@@ -246,8 +252,6 @@ def render(findings: Sequence[Finding], *, width: int = 100) -> str:
             (_row(row, widths) if number == 0 else " " * indent) + line
             for number, line in enumerate(text or [""])
         ]
-    totals = count(findings)
-    lines.append(", ".join(f"{totals[status]} {status}" for status in reversed(STATUSES)))
     return "\n".join(line.rstrip() for line in lines)
 
 

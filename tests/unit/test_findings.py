@@ -76,25 +76,26 @@ def test_every_status_is_counted() -> None:
 
 
 def test_the_table_is_aligned_and_says_what_to_do_about_what_did_not_pass() -> None:
-    assert render([FREE, TAKEN], width=80).splitlines() == [
+    assert render("Preflight of gpu1", [FREE, TAKEN], width=80).splitlines() == [
+        "Preflight of gpu1: 1 fail, 0 unknown, 0 warn, 1 pass",
+        "",
         "STATUS  SUBJECT  CHECK        FINDING",
         "PASS    chat     port_in_use  Port 8000 is free.",
         "FAIL    code     port_in_use  Port 8001 is held by pid 812 (nginx).",
         "                              - 127.0.0.1:8001",
         "                              Next: Stop nginx.",
-        "1 fail, 0 unknown, 0 warn, 1 pass",
     ]
 
 
 def test_long_text_is_wrapped_to_the_width() -> None:
     finding = Finding("disk_full", "fail", "word " * 60, evidence=("more " * 40,), subject="host")
-    lines = render([finding], width=72).splitlines()
+    lines = render("Preflight of gpu1", [finding], width=72).splitlines()
     assert max(len(line) for line in lines) <= 72
     assert "".join(lines).count("word") == 60
 
 
 def test_no_line_ends_in_a_space_and_control_characters_are_shown_escaped() -> None:
     finding = Finding("completion_failed", "pass", 'It said "a\x1b[31m\tb\nc".')
-    table = render([finding])
+    table = render("Preflight of gpu1", [finding])
     assert r"a\x1b[31m\tb\nc" in table
     assert all(line == line.rstrip() for line in table.splitlines())
