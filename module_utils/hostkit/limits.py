@@ -1,0 +1,151 @@
+"""Resource limits of running processes, as /proc/PID/limits shows them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from .procfs import PROC, Process, processes_of_unit, read_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = {
+    "Max cpu time": "cpu",
+    "Max file size": "fsize",
+    "Max data size": "data",
+    "Max stack size": "stack",
+    "Max core file size": "core",
+    "Max resident set": "rss",
+    "Max processes": "nproc",
+    "Max open files": "nofile",
+    "Max locked memory": "memlock",
+    "Max address space": "as",
+    "Max file locks": "locks",
+    "Max pending signals": "sigpending",
+    "Max msgqueue size": "msgqueue",
+    "Max nice priority": "nice",
+    "Max realtime priority": "rtprio",
+    "Max realtime timeout": "rttime",
+}
+"""The kernel's names (fs/proc/base.c, lnames) to those of limits.conf(5) and getrlimit(2)."""
+
+UNLIMITED = -1
+"""Stands for no limit, since a number compares and a word does not."""
+
+_CAP_SYS_RESOURCE = 1 << 24
+"""Bit of the capability, include/uapi/linux/capability.h."""
+
+_LINE = re.compile(r"(Max [a-z ]+?)\s{2,}(\d+|unlimited)\s+(\d+|unlimited)\b")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit of a process.
+
+    Attributes:
+        soft: The limit in force; files, processes, bytes, or seconds, -1 for none.
+        hard: How far the process may raise it, in the same unit.
+    """
+
+    soft: int
+    hard: int
+
+
+def parse_limits(text: str) -> dict[str, Limit]:
+    """Return the limits in the text of /proc/PID/limits by their limits.conf names."""
+    found = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match and match.group(1) in NAMES:
+            found[NAMES[match.group(1)]] = Limit(_number(match.group(2)), _number(match.group(3)))
+    return found
+
+
+def limits_of(pid: int, proc: Path = PROC) -> dict[str, Limit] | None:
+    """Return a process's limits, None when it has ended or may not be read."""
+    try:
+        return parse_limits((proc / str(pid) / "limits").read_text(encoding="ascii"))
+    except OSError:
+        return None
+
+
+def may_raise(pid: int, proc: Path = PROC) -> bool:
+    """Tell whether a process may raise its hard limits, and those of what it starts.
+
+    setrlimit(2) wants CAP_SYS_RESOURCE in the machine's own user namespace: a container without it,
+    or with users of its own, can give its services no more than it was given.
+    """
+    try:
+        status = (proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+        uid_map = (proc / str(pid) / "uid_map").read_text(encoding="ascii").split()
+    except OSError:
+        return False
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return bool(
+        effective
+        and int(effective.group(1), 16) & _CAP_SYS_RESOURCE
+        and uid_map == ["0", "0", "4294967295"]
+    )
+
+
+def report(
+    pid: int | None = None, unit: str | None = None, proc: Path = PROC
+) -> list[dict[str, Any]]:
+    """Return one process or all processes of a unit with their limits, by ascending pid.
+
+    An empty list says that there is no such process, or that no process runs in the unit.
+
+    Args:
+        pid: Process id.
+        unit: systemd unit, used when no pid is given.
+        proc: Where /proc is mounted.
+    """
+    processes: list[Process | None]
+    if pid is not None:
+        processes = [read_process(pid, proc)]
+    else:
+        processes = [*processes_of_unit(unit or "", proc)]
+    rows = []
+    for process in processes:
+        found = limits_of(process.pid, proc) if process else None
+        if process and found is not None:
+            limits = {name: asdict(limit) for name, limit in sorted(found.items())}
+            rows.append(
+                {
+                    "pid": process.pid,
+                    "name": process.name,
+                    "limits": limits,
+                    "may_raise": may_raise(process.pid, proc),
+                }
+            )
+    return rows
+
+
+def below(rows: list[dict[str, Any]], name: str, wanted: int) -> list[str]:
+    """Return a sentence for each process whose soft limit is lower than wanted.
+
+    Args:
+        rows: What `report` returned.
+        name: Name of the limit, such as ``nofile``.
+        wanted: The limit that each process should have, -1 for none.
+    """
+    return [
+        f"{row['name']} (pid {row['pid']}) has {name} {_show(row['limits'][name]['soft'])}, "
+        f"wanted {_show(wanted)}"
+        for row in rows
+        if _size(row["limits"][name]["soft"]) < _size(wanted)
+    ]
+
+
+def _number(text: str) -> int:
+    return UNLIMITED if text == "unlimited" else int(text)
+
+
+def _size(value: int) -> float:
+    return float("inf") if value == UNLIMITED else value
+
+
+def _show(value: int) -> str:
+    return "unlimited" if value == UNLIMITED else str(value)
