@@ -143,11 +143,12 @@ from ansible.module_utils.hostkit.release import (
     Request,
     Sources,
     check_addresses,
-    check_host,
     current_release,
     ensure,
+    foresee,
     list_releases,
     make_plan,
+    problem_text,
 )
 
 
@@ -228,7 +229,9 @@ def main() -> None:
         before = picture(request.root)
         if module.check_mode:
             plan = make_plan(request.root, request.name, params["keep"])
-            check_host(request, bool(plan.build))
+            problems = foresee(request, bool(plan.build))
+            if problems:
+                module.fail_json(msg=problem_text(problems))
             after = predicted(before, request.name, plan)
         else:
             plan = ensure(request, params["keep"])

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .lock import Lock, check_wheels, file_sha256, normalize, wheel_identity
+from .lock import Lock, WheelCheck, check_wheels, file_sha256, normalize, wheel_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -178,6 +178,40 @@ class Request:
     def releases(self) -> Path:
         """Directory of all releases."""
         return self.root / "releases"
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a build depends on at a host.
+
+    Attributes:
+        machine: architecture as ``uname -m`` prints it.
+        glibc: version of glibc, None where the C library is another one.
+        pythons: interpreters, one for each ``major.minor``.
+        free: bytes free where releases are.
+        wheels: how the wheel directory fulfils the lock, None when there is no such directory.
+    """
+
+    machine: str
+    glibc: tuple[int, int] | None
+    pythons: tuple[Python, ...]
+    free: int
+    wheels: WheelCheck | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A reason, foreseen, why a release can't be built.
+
+    Attributes:
+        id: id of the finding, such as ``disk_full``.
+        summary: one sentence with the values found and needed.
+        remedy: one sentence that says what to do, empty when the summary says it.
+    """
+
+    id: str
+    summary: str
+    remedy: str
 
 
 @dataclass(frozen=True)
@@ -403,92 +437,119 @@ def make_plan(root: Path, name: str, keep: int) -> Plan:
     return Plan(state.reason, current_release(root) != name, (*prune, *leftovers))
 
 
-def find_python(request: Request, pythons: Sequence[Python]) -> str:
-    """Return the interpreter to build with: a path, or a version that uv fetches itself.
-
-    Raises:
-        ReleaseError: the host has no such Python and uv may not fetch one.
-    """
+def choose_python(request: Request, pythons: Sequence[Python]) -> str:
+    """Return the interpreter to build with: a path, a version that uv fetches, or nothing."""
     wanted = request.lock.python
-    for python in pythons:
-        if python.version.rsplit(".", 1)[0] == wanted and request.python_preference != (
-            "only-managed"
-        ):
-            return python.path
-    if request.python_preference != "only-system":
-        return wanted
-    there = ", ".join(f"{python.version} ({python.path})" for python in pythons)
-    msg = (
-        f"vllm_engine_python is {wanted}, but this host has only Python {there or 'none'}. "
-        f"Install Python {wanted}, choose another in vllm_engine_python that has a lock, or let "
-        "uv fetch one with vllm_engine_python_preference: managed"
+    if request.python_preference != "only-managed":
+        for python in pythons:
+            if python.version.rsplit(".", 1)[0] == wanted:
+                return python.path
+    return "" if request.python_preference == "only-system" else wanted
+
+
+def look_at_host(request: Request) -> Host:
+    """Return what a build of a request depends on, reading every wheel of a wheel directory."""
+    sources = request.sources
+    directory = Path(sources.wheel_dir)
+    return Host(
+        machine=platform.machine(),
+        glibc=glibc_version(),
+        pythons=tuple(find_pythons(os.environ)),
+        free=free_bytes(request.root),
+        wheels=(
+            check_wheels(directory, request.lock.pins)
+            if sources.wheel_dir and directory.is_dir()
+            else None
+        ),
     )
-    raise ReleaseError(msg)
 
 
-def check_host(request: Request, build: bool) -> str:
-    """Check what can be known before the first change; return the interpreter to build with.
-
-    Args:
-        request: what is wanted.
-        build: whether it has to be built; nothing else needs a Python, space or wheels.
-
-    Raises:
-        ReleaseError: architecture, C library, Python, space or wheels don't fit.
-    """
+def find_problems(request: Request, host: Host) -> list[Problem]:
+    """Return why a release can't be built on a host, foreseen before the first change."""
     lock = request.lock
-    if platform.machine() != lock.arch:
-        msg = f"this host is {platform.machine()}, but the lock is for {lock.arch}; choose another"
-        raise ReleaseError(msg)
-    if not build:
-        return ""
-    glibc = glibc_version()
-    if glibc is None or glibc < lock.glibc:
-        found = "no glibc" if glibc is None else "glibc {}.{}".format(*glibc)
-        msg = (
-            f"this host has {found}, but the locked wheels need glibc "
-            f"{lock.glibc[0]}.{lock.glibc[1]} or newer; use a newer release of the distribution"
+    problems = []
+    if host.machine != lock.arch:
+        problems.append(
+            Problem(
+                "abi_mismatch",
+                f"This host is {host.machine}, but the engine's lock is for {lock.arch}.",
+                "Choose a lock for this architecture, or make one with playbooks/lock.yml.",
+            )
         )
-        raise ReleaseError(msg)
-    python = find_python(request, find_pythons(os.environ))
-    free = free_bytes(request.root)
-    if free < request.required_bytes:
-        msg = (
-            f"{request.root} has {free / _GIB:.1f} GiB free, but the engine needs "
-            f"{request.required_bytes / _GIB:.1f} GiB; free some, or put vllm_root on a larger "
-            "file system"
+    if host.glibc is None or host.glibc < lock.glibc:
+        found = "no glibc" if host.glibc is None else "glibc {}.{}".format(*host.glibc)
+        wanted = "{}.{}".format(*lock.glibc)
+        problems.append(
+            Problem(
+                "abi_mismatch",
+                f"This host has {found}, but the locked wheels need glibc {wanted} or newer.",
+                "Use a newer release of the distribution.",
+            )
         )
-        raise ReleaseError(msg)
+    if not choose_python(request, host.pythons):
+        there = ", ".join(f"{python.version} ({python.path})" for python in host.pythons)
+        problems.append(
+            Problem(
+                "python_incompatible",
+                f"vllm_engine_python is {lock.python}, but this host has only Python "
+                f"{there or 'none'}.",
+                f"Install Python {lock.python}, choose one in vllm_engine_python that has a lock, "
+                "or let uv fetch it with vllm_engine_python_preference: managed.",
+            )
+        )
+    if host.free < request.required_bytes:
+        problems.append(
+            Problem(
+                "disk_full",
+                f"{request.root} has {host.free / _GIB:.1f} GiB free, but the engine needs "
+                f"{request.required_bytes / _GIB:.1f} GiB (vllm_engine_required_gib).",
+                "Free some, or put vllm_root on a larger file system.",
+            )
+        )
     if request.sources.wheel_dir:
-        _check_wheel_dir(request)
-        if not uv_path(request.root, request.uv_version).exists():
-            find_uv_wheel(request)
-    return python
+        problems += _wheel_problems(request.sources.wheel_dir, host.wheels)
+    return problems
 
 
-def _check_wheel_dir(request: Request) -> None:
-    directory = Path(request.sources.wheel_dir)
-    if not directory.is_dir():
-        msg = (
-            f"vllm_engine_wheel_dir is {directory}, but this host has no such directory; fill one "
-            "with tools/wheels.py and put it there"
+def _wheel_problems(directory: str, check: WheelCheck | None) -> Iterator[Problem]:
+    remedy = "Fill the directory again with tools/wheels.py."
+    if check is None:
+        yield Problem(
+            "wheel_hash",
+            f"vllm_engine_wheel_dir is {directory}, but this host has no such directory.",
+            "Fill one with tools/wheels.py and put it there.",
         )
-        raise ReleaseError(msg)
-    check = check_wheels(directory, request.lock.pins)
-    if check.damaged:
-        bad = check.damaged[0]
-        more = f" {len(check.damaged) - 1} more differ." if len(check.damaged) > 1 else ""
-        msg = (
-            f"{directory / bad.file} ({bad.package}) has the SHA-256 {bad.found}, but the lock "
-            f"allows only {' or '.join(bad.wanted)}.{more} Fill the directory again with "
-            "tools/wheels.py"
+        return
+    for bad in check.damaged:
+        yield Problem(
+            "wheel_hash",
+            f"{directory}/{bad.file} ({bad.package}) has the SHA-256 {bad.found}, but the lock "
+            f"allows only {' or '.join(bad.wanted)}.",
+            remedy,
         )
-        raise ReleaseError(msg)
     if check.missing:
         shown = ", ".join(check.missing[:5])
         more = f" and {len(check.missing) - 5} more" if len(check.missing) > 5 else ""
-        msg = f"{directory} lacks {shown}{more}; fill it with tools/wheels.py"
-        raise ReleaseError(msg)
+        yield Problem("wheel_hash", f"{directory} lacks {shown}{more}.", remedy)
+
+
+def foresee(request: Request, build: bool) -> list[Problem]:
+    """Return why a request can't be fulfilled here; nothing is asked when nothing is built."""
+    if not build:
+        return []
+    problems = find_problems(request, look_at_host(request))
+    own_wheel = request.sources.wheel_dir and request.uv_wheel_dir == request.sources.wheel_dir
+    if own_wheel and not uv_path(request.root, request.uv_version).exists():
+        try:
+            find_uv_wheel(request)
+        except ReleaseError as error:
+            problems.append(Problem("wheel_hash", str(error), ""))
+    return problems
+
+
+def problem_text(problems: Iterable[Problem]) -> str:
+    """Return problems as one message."""
+    return "\n".join(f"{problem.summary} {problem.remedy}".rstrip() for problem in problems)
 
 
 # Doing
@@ -647,12 +708,12 @@ def find_uv_wheel(request: Request) -> Path:
                 return wheel
             msg = (
                 f"{wheel} has the SHA-256 {found}, but the lock allows only "
-                f"{' or '.join(sorted(request.uv_hashes))}; fetch it again with tools/wheels.py"
+                f"{' or '.join(sorted(request.uv_hashes))}; fetch it again with tools/wheels.py."
             )
             raise ReleaseError(msg)
     msg = (
         f"{directory} holds no wheel of uv {request.uv_version} for {platform.machine()}; "
-        "fill it with tools/wheels.py"
+        "fill it with tools/wheels.py."
     )
     raise ReleaseError(msg)
 
@@ -822,8 +883,11 @@ def ensure(request: Request, keep: int) -> Plan:
         plan = make_plan(request.root, request.name, keep)
         # An interrupted run's remains take space that the check must not count as used.
         _clear_leftovers(request)
-        python = check_host(request, bool(plan.build))
+        problems = foresee(request, bool(plan.build))
+        if problems:
+            raise ReleaseError(problem_text(problems))
         if plan.build:
+            python = choose_python(request, find_pythons(os.environ))
             build(request, python, descriptor)
         if plan.switch:
             switch(request.root, request.name)
