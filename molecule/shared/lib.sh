@@ -1,0 +1,39 @@
+# shellcheck shell=bash
+# What the scripts of the test hosts share.
+
+export LC_ALL=C
+bed_range=10.89.0.0/16
+
+say() { echo "$*" >&2; }
+
+die() {
+    say "ERROR: $*"
+    exit 1
+}
+
+# Without systemd on this machine podman can neither ask it for cgroups nor log to its journal.
+bed_podman() {
+    if [ -d /run/systemd/system ]; then
+        podman "$@"
+    else
+        podman --cgroup-manager=cgroupfs --events-backend=file "$@"
+    fi
+}
+
+# A container can't have more than this machine allows; asking for it makes the start fail.
+bed_limit() { # bed_limit WANTED HARD_LIMIT
+    if [ "$2" = unlimited ] || [ "$2" -gt "$1" ]; then echo "$1"; else echo "$2"; fi
+}
+bed_nofile=$(bed_limit 1048576 "$(ulimit -Hn)")
+bed_nproc=$(bed_limit 32768 "$(ulimit -Hu)") # podman 4 lowers its own to this before it starts the runtime
+# shellcheck disable=SC2034 # used by the scripts that source this
+bed_ulimits=(--ulimit "nofile=$bed_nofile:$bed_nofile" --ulimit "nproc=$bed_nproc:$bed_nproc")
+
+# What this machine's apt was told about proxies, certificates and dates, in apt.conf form.
+bed_apt_options() {
+    apt-config dump | grep -E '^Acquire::((https?|ftp)::|Check-|Retries|ForceIPv)' | grep -v ' "";$' || true
+    for scheme in http https; do
+        variable=${scheme}_proxy
+        [ -z "${!variable:-}" ] || echo "Acquire::$scheme::Proxy \"${!variable}\";"
+    done
+}
