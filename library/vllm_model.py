@@ -119,9 +119,7 @@ def main() -> None:
         "verified": report.verified,
     }
     if report.problems:
-        module.fail_json(
-            msg=" ".join(problem.message(variable) for problem in report.problems), **result
-        )
+        module.fail_json(msg=report.message(variable), **result)
     module.exit_json(**result)
 
 

@@ -21,6 +21,10 @@ options:
     description: The model directory, an absolute path.
     type: path
     required: true
+  variable:
+    description: Where the path was written down, for RV(message).
+    type: str
+    default: path
   user:
     description: User whose rights count.
     type: str
@@ -71,6 +75,11 @@ has_manifest:
   returned: success
   type: bool
   sample: true
+message:
+  description: All problems in one text for a user, empty when there is none.
+  returned: success
+  type: str
+  sample: ""
 model:
   description: The model directory.
   returned: success
@@ -131,6 +140,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
+            "variable": {"type": "str", "default": "path"},
             "user": {"type": "str", "default": "vllm"},
             "tokenizer": {"type": "bool", "default": True},
             "manifest": {"type": "bool", "default": False},
@@ -140,15 +150,15 @@ def main() -> None:
         supports_check_mode=True,
     )
     wanted = dict(module.params)
+    variable = wanted.pop("variable")
     record_root, path = Path(wanted.pop("record_root")), Path(wanted.pop("path"))
     try:
-        report = model.examine(
-            model.Wish(path, **wanted), model.read_record(record_root, path)
-        ).as_dict()
+        report = model.examine(model.Wish(path, **wanted), model.read_record(record_root, path))
     except RuntimeError as error:
         module.fail_json(msg=f"{path} can't be looked at: {error}.")
-    del report["record"]
-    module.exit_json(changed=False, **report)
+    result = report.as_dict()
+    del result["record"]
+    module.exit_json(changed=False, message=report.message(variable), **result)
 
 
 if __name__ == "__main__":

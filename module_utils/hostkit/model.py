@@ -119,7 +119,7 @@ class Report:
     """What was found about a model.
 
     Attributes:
-        model: The model directory. (Not named path: Ansible would replace `size` by the path's own.)
+        model: The model directory. Not named path, or Ansible would put that path's size in `size`.
         user: User whose rights count.
         tried: Whether they were tried; else that user does not exist yet, and the mode bits for
             others were read instead.
@@ -148,6 +148,14 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return asdict(self)
+
+    def message(self, variable: str) -> str:
+        """Return all problems as one text for a user; empty when there is none.
+
+        Args:
+            variable: Where the path stands, such as ``vllm_instances[chat].model``.
+        """
+        return " ".join(problem.message(variable) for problem in self.problems)
 
 
 class UnsoundError(Exception):
@@ -344,6 +352,16 @@ def obstacle(path: Path) -> Path | None:
     return None
 
 
+def file_names(path: Path) -> list[str]:
+    """Return the names of the files in a directory that an engine would see, sorted.
+
+    A link to nothing is left out: for the engine that file is missing.
+    """
+    return sorted(
+        one.name for one in path.iterdir() if not one.name.startswith(".") and one.is_file()
+    )
+
+
 def closed_to_others(path: Path, names: Iterable[str]) -> list[str]:
     """Return what the mode bits keep from a user who owns nothing here and is in no group of it.
 
@@ -388,7 +406,11 @@ def look(wish: Wish, record: Mapping[str, Any], *, exists: bool = True) -> Repor
     """
     report = Report(str(wish.path), wish.user, tried=exists)
     try:
-        problem = _place_problem(wish) or _content_problem(wish, record, report)
+        problem = (
+            _place_problem(wish)
+            or _access_problem(wish, tried=exists)
+            or _content_problem(wish, record, report)
+        )
     except OSError as error:
         problem = Problem(
             "model_unreadable",
@@ -434,26 +456,25 @@ def _hidden(what: str, place: Path) -> Problem:
     )
 
 
-def _content_problem(wish: Wish, record: Mapping[str, Any], report: Report) -> Problem | None:
-    """Return the first kind of problem with a directory's content, and fill in the report."""
+def _access_problem(wish: Wish, *, tried: bool) -> Problem | None:
+    """Return what keeps the service from reading the files of a directory that it can reach."""
     path = wish.path
     if not os.access(path, os.R_OK | os.X_OK):
         return _unreadable(wish, [f"{path}: may not be listed"])
-    names = sorted(
-        one.name for one in path.iterdir() if not one.name.startswith(".") and not one.is_dir()
-    )
-    hidden = next((one for one in map(path.joinpath, names) if hidden_by(one.resolve())), None)
-    if hidden:
-        return _hidden(f"{hidden} leads to {hidden.resolve()}", hidden.resolve())
-    lost = [f"{one}: a link to nothing" for one in names if not (path / one).exists()]
-    names = [one for one in names if (path / one).exists()]
-    closed = [f"{one}: may not be read" for one in names if not os.access(path / one, os.R_OK)]
-    if not report.tried:
+    names = file_names(path)
+    for place in (path / name for name in names):
+        if hidden_by(place.resolve()):
+            return _hidden(f"{place} leads to {place.resolve()}", place.resolve())
+    closed = [f"{name}: may not be read" for name in names if not os.access(path / name, os.R_OK)]
+    if not tried:
         closed = closed_to_others(path, names)
-    if closed:
-        return _unreadable(wish, closed)
+    return _unreadable(wish, closed) if closed else None
 
-    report.size = sum((path / one).stat().st_size for one in names)
+
+def _content_problem(wish: Wish, record: Mapping[str, Any], report: Report) -> Problem | None:
+    """Return the first kind of problem with a readable directory, and fill in the report."""
+    path, names = wish.path, file_names(wish.path)
+    report.size = sum((path / name).stat().st_size for name in names)
     report.has_manifest = MANIFEST in names
     sums: dict[str, str] = {}
     if report.has_manifest:
@@ -461,16 +482,16 @@ def _content_problem(wish: Wish, record: Mapping[str, Any], report: Report) -> P
             sums = parse_manifest((path / MANIFEST).read_text(encoding="utf-8", errors="replace"))
         except UnsoundError as error:
             return _damaged(wish, [f"{MANIFEST}: {error}"])
-    lost += [f"{one}: missing, {MANIFEST} names it" for one in sums if not (path / one).is_file()]
-    lines = lost + missing_parts(path, names, tokenizer=wish.tokenizer)
     report.unlisted = [
-        one for one in names if one.endswith(ENGINE_FILES) and one not in (*sums, MANIFEST)
+        name for name in names if name.endswith(ENGINE_FILES) and name not in (*sums, MANIFEST)
     ]
-    if wish.manifest and report.unlisted:
-        lines += [f"{one}: not in {MANIFEST}" for one in report.unlisted]
+    lines = [f"{name}: missing, {MANIFEST} names it" for name in sums if not (path / name).exists()]
+    lines += missing_parts(path, names, tokenizer=wish.tokenizer)
     if lines:
         return _incomplete(wish, lines)
     report.architectures = architectures(path, names)
+    if wish.manifest and report.unlisted:
+        return _unproved(wish, report)
     return _hash_problem(wish, sums, record, report)
 
 
@@ -522,12 +543,23 @@ def _incomplete(wish: Wish, lines: Sequence[str]) -> Problem:
     )
 
 
+def _unproved(wish: Wish, report: Report) -> Problem:
+    return Problem(
+        "model_incomplete",
+        f"{wish.path} has {'a' if report.has_manifest else 'no'} {MANIFEST}"
+        f"{' that does not name every file' if report.has_manifest else ''}, and "
+        "vllm_model_require_manifest asks for one that does.",
+        tuple(f"{name}: not named" for name in report.unlisted),
+        f"Copy it from where the model came from, or make it: {manifest_command(wish.path)}.",
+    )
+
+
 def _damaged(wish: Wish, lines: Sequence[str]) -> Problem:
     return Problem(
         "model_damaged",
         f"{wish.path} does not hold what its {MANIFEST} says.",
         tuple(lines),
-        f"Copy these files again; if they were changed on purpose, make a new {MANIFEST}: "
+        f"Copy these files again; if they were changed on purpose, make {MANIFEST} anew: "
         f"{manifest_command(wish.path)}",
     )
 
