@@ -69,6 +69,7 @@ build() { # build SUITE
         --customize-hook="copy-in $setup /root" \
         --customize-hook="chroot \"\$1\" sh /root/image-setup.sh" \
         --customize-hook="rm \"\$1/root/image-setup.sh\" \"\$1/etc/apt/apt.conf.d/99mmdebstrap\"" \
+        --customize-hook=': >"$1/etc/resolv.conf"; echo localhost >"$1/etc/hostname"' \
         "$suite" "$scratch/image.tar" - <<<"$lines" >"$scratch/log" 2>&1; then
         tail -n 20 "$scratch/log" >&2
         die "The $suite image could not be built from $mirror (log above)." \

@@ -31,8 +31,26 @@ airgap)
 *) die "bed_network of $name is '$access'; it must be open or airgap." ;;
 esac
 
+# Service sandboxes are made of mounts (SYS_ADMIN) and device nodes (MKNOD); firewalls need NET_ADMIN.
+# The device rule lets DeviceAllow= of a GPU be told from a refusal.
+options=(
+    --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}" "${bed_ulimits[@]}"
+    --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
+    --cap-add NET_ADMIN,SYS_ADMIN,MKNOD,SYS_NICE
+    --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
+    --device-cgroup-rule 'c 195:* rwm'
+    --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro"
+    --volume "$cache/wheels:/srv/wheels:ro" --volume "$cache/models:/srv/models:ro"
+    "$image" /bin/sh /usr/local/sbin/host-init
+)
+apt_options=
+if [ "$access" = open ]; then
+    # The machine's apt proxy serves the host as well; one on loopback is reached at the gateway.
+    apt_options=$(bed_apt_options | sed -E "s#//(localhost|127\.[0-9.]+|\[::1\])([:/])#//$prefix.1\2#")
+fi
+
 # All that makes this host what it is; when it differs the host is made anew.
-spec=$(cat - "$0" "$here/lib.sh" "$key" <<<"$*" | sha256sum | cut -c1-16)
+spec=$(printf '%s\n' "${options[@]}" "$apt_options" "$(<"$here/host-init.sh")" "$(<"$key")" | sha256sum | cut -c1-16)
 
 label() { bed_podman container inspect --format "{{ index .Config.Labels \"$1\" }}" "$container" 2>/dev/null || true; }
 state() { bed_podman container inspect --format '{{ .State.Status }}' "$container" 2>/dev/null || true; }
@@ -59,27 +77,14 @@ if [ -z "$(state)" ]; then
     bed_podman network exists "$network" || bed_podman network create "${network_options[@]}" "$network" >/dev/null
     [ "$(bed_podman network inspect --format '{{ .Internal }}' "$network")" = "$internal" ] ||
         die "bed_network of $name is '$access', but other hosts in $subnet have the opposite. Use another /24."
-    # The sandbox of a service is made of mounts (SYS_ADMIN) and device nodes (MKNOD); firewalls need
-    # NET_ADMIN. The device rule lets DeviceAllow= of a GPU be told from a refusal.
-    bed_podman create --name "$partial" --hostname "$name" \
-        --label hostkit.bed=true --label "hostkit.checkout=$checkout" --label "hostkit.spec=$spec" \
-        --network "$network" --ip "$address" "${run_options[@]}" "${bed_ulimits[@]}" \
-        --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false \
-        --cap-add NET_ADMIN,SYS_ADMIN,MKNOD,SYS_NICE \
-        --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable \
-        --device-cgroup-rule 'c 195:* rwm' \
-        --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro" \
-        --volume "$cache/wheels:/srv/wheels:ro" --volume "$cache/models:/srv/models:ro" \
-        "$image" /bin/sh /usr/local/sbin/host-init >/dev/null
+    bed_podman create --name "$partial" --label hostkit.bed=true --label "hostkit.checkout=$checkout" \
+        --label "hostkit.spec=$spec" "${options[@]}" >/dev/null
     bed_podman cp "$key" "$partial:/home/ansible/.ssh/authorized_keys"
-    if [ "$access" = open ]; then
-        # The machine's apt proxy serves the host as well; one on loopback is reached at the gateway.
-        scratch=$(mktemp)
-        trap 'rm -f "$scratch"' EXIT
-        bed_apt_options | sed -E "s#//(localhost|127\.[0-9.]+|\[::1\])([:/])#//$prefix.1\2#" >"$scratch"
-        chmod 0644 "$scratch"
-        bed_podman cp "$scratch" "$partial:/etc/apt/apt.conf.d/90machine"
-    fi
+    scratch=$(mktemp)
+    trap 'rm -f "$scratch"' EXIT
+    echo "$apt_options" >"$scratch"
+    chmod 0644 "$scratch"
+    bed_podman cp "$scratch" "$partial:/etc/apt/apt.conf.d/90machine"
     bed_podman rename "$partial" "$container"
     echo "Made $container"
 fi
