@@ -31,12 +31,13 @@ airgap)
 *) die "bed_network of $name is '$access'; it must be open or airgap." ;;
 esac
 
-# Service sandboxes are made of mounts (SYS_ADMIN) and device nodes (MKNOD); firewalls need NET_ADMIN.
+# Service sandboxes are made of mounts (SYS_ADMIN) and device nodes (MKNOD); firewalls need NET_ADMIN;
+# sshd ends a session with a terminal, which asynchronous tasks ask for, when it can't write to the audit log.
 # The device rule lets DeviceAllow= of a GPU be told from a refusal.
 options=(
     --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}" "${bed_ulimits[@]}"
     --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
-    --cap-add NET_ADMIN,SYS_ADMIN,MKNOD,SYS_NICE
+    --cap-add NET_ADMIN,SYS_ADMIN,MKNOD,SYS_NICE,AUDIT_WRITE
     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
     --device-cgroup-rule 'c 195:* rwm'
     --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro"
