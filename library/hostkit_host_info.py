@@ -1,18 +1,17 @@
 #!/usr/bin/python
-"""Look at what a bare host has to offer."""
+"""Look at who holds a host's ports, what paths it has, and as whom tasks run there."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: hostkit_host_info
-short_description: Look at a host's Pythons, free space, ports, C library and init
+short_description: Look at a host's ports and paths, and as whom tasks run there
 description:
-  - Returns what has to be known about a host before anything is put on it, and needs nothing there
-    but Python 3.9.
+  - Returns what a judgement of a host needs beside Ansible's facts.
 options:
   paths:
-    description: Paths, there or not yet, whose filesystems are measured.
+    description: Paths whose existence is looked up.
     type: list
     elements: path
     default: []
@@ -20,11 +19,6 @@ options:
     description: TCP ports whose holders are looked up.
     type: list
     elements: int
-    default: []
-  commands:
-    description: Commands to look for.
-    type: list
-    elements: str
     default: []
 author:
   - vllm-hostkit
@@ -37,23 +31,17 @@ attributes:
 EXAMPLES = r"""
 - name: Look at the host
   hostkit_host_info:
-    paths: [/opt/vllm]
+    paths: [/etc/systemd/system/vllm@.service]
     ports: [8000]
-    commands: [cc]
   register: host
 """
 
 RETURN = r"""
-commands:
-  description: Where each command is, an empty text for one that is missing.
+paths:
+  description: Whether each path is there.
   returned: always
   type: dict
-  sample: {cc: /usr/bin/cc}
-glibc:
-  description: Version of the GNU C library, empty with another one.
-  returned: always
-  type: str
-  sample: "2.36"
+  sample: {"/etc/systemd/system/vllm@.service": true}
 ports:
   description: For each port, as text, the sockets that listen on it.
   returned: always
@@ -63,27 +51,6 @@ ports:
       - address: 127.0.0.1
         description: 127.0.0.1:8000 is held by pid 812 (nginx, nginx, uid 33, unit nginx.service)
         units: [nginx.service]
-pythons:
-  description: Pythons of the system by version.
-  returned: always
-  type: dict
-  sample: {"3.11": /usr/bin/python3.11}
-space:
-  description: For each path, bytes free and in all where it is or would be, and its filesystem.
-  returned: always
-  type: list
-  elements: dict
-  sample:
-    - path: /opt/vllm
-      anchor: /opt
-      free: 53687091200
-      total: 107374182400
-      device: 2049
-systemd:
-  description: Whether systemd is the running init.
-  returned: always
-  type: bool
-  sample: true
 uid:
   description: Effective user id that the module ran with.
   returned: always
@@ -96,10 +63,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hostkit import host, ports
+from ansible.module_utils.hostkit import ports
 
 
 def holders(port: int) -> list[dict[str, Any]]:
+    """Return the sockets that listen on a port, with the units of the processes that hold them."""
     return [
         {
             "address": holder.listener.address,
@@ -115,19 +83,14 @@ def main() -> None:
         argument_spec={
             "paths": {"type": "list", "elements": "path", "default": []},
             "ports": {"type": "list", "elements": "int", "default": []},
-            "commands": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     try:
         module.exit_json(
             changed=False,
-            commands=host.commands(module.params["commands"]),
-            glibc=host.glibc(),
+            paths={path: Path(path).exists() for path in module.params["paths"]},
             ports={str(port): holders(port) for port in module.params["ports"]},
-            pythons=host.pythons(),
-            space=[host.space(Path(path)) for path in module.params["paths"]],
-            systemd=host.SYSTEMD_MARKER.is_dir(),
             uid=os.geteuid(),
         )
     except OSError as error:

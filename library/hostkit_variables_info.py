@@ -6,11 +6,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: hostkit_variables_info
-short_description: Find misspelt variables
+short_description: Find misspelt variables and instances that can't be built
 description:
   - Compares the names of a host's variables with those that the roles' argument specs describe.
   - A name that begins with a role's name, or with C(vllm_), and that no role knows is reported with
     the nearest right name. Names that begin with an underscore are private and not looked at.
+  - Checks the instances as a whole, from their values alone.
   - Reads the roles' directory, so it runs on the control node.
 options:
   names:
@@ -18,6 +19,10 @@ options:
     type: list
     elements: str
     required: true
+  instances:
+    description: The value of C(vllm_instances), whatever it is.
+    type: raw
+    default: []
   roles_path:
     description: Directory that holds the roles.
     type: path
@@ -36,12 +41,31 @@ EXAMPLES = r"""
 - name: Find misspelt variables
   hostkit_variables_info:
     names: "{{ query('ansible.builtin.varnames', '^(vllm|host_limits)_') }}"
+    instances: "{{ vllm_instances }}"
     roles_path: "{{ playbook_dir }}/../roles"
   delegate_to: localhost
   become: false
 """
 
 RETURN = r"""
+instances:
+  description:
+    - The instances with every key filled in, and C(url), where the host itself reaches the server.
+      None when there is a problem with one.
+  returned: always
+  type: list
+  elements: dict
+  sample: [{name: chat, model: /srv/models/chat, served_name: chat, host: 127.0.0.1, port: 8000,
+            url: "http://127.0.0.1:8000"}]
+problems:
+  description: Values in the instances that are not allowed.
+  returned: always
+  type: list
+  elements: dict
+  sample:
+    - variable: vllm_instances[0].port
+      message: "vllm_instances[0].port is 'http'; allowed: a whole number from 1 to 65535."
+      remedy: Choose a free port, such as 8000.
 known:
   description: Names of all variables that the roles know, sorted.
   returned: always
@@ -62,9 +86,11 @@ unknown:
 """
 
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hostkit import variables
+from ansible.module_utils.hostkit import config, ready, variables
+from ansible.module_utils.hostkit.instances import normalise
 
 try:
     import yaml
@@ -74,10 +100,20 @@ except ImportError:
     HAS_YAML = False
 
 
+def describe(instance: dict[str, Any]) -> dict[str, Any]:
+    """Return an instance with the address at which its host reaches it."""
+    host = ready.reach(instance["host"])
+    options = {config.option_name(key) for key in instance["args"]}
+    scheme = "https" if "ssl-certfile" in options else "http"
+    address = f"[{host}]" if ":" in host else host
+    return {**instance, "url": f"{scheme}://{address}:{instance['port']}"}
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "names": {"type": "list", "elements": "str", "required": True},
+            "instances": {"type": "raw", "default": []},
             "roles_path": {"type": "path", "required": True},
         },
         supports_check_mode=True,
@@ -90,8 +126,15 @@ def main() -> None:
         module.fail_json(msg=f"{roles_path} holds no role with meta/argument_specs.yml.")
     specs = {file.parent.parent.name: yaml.safe_load(file.read_text()) or {} for file in files}
     known = {name for spec in specs.values() for name in variables.options(spec)}
+    wanted = module.params["instances"]
+    problems = config.problems(wanted)
     module.exit_json(
         changed=False,
+        instances=[] if problems else [describe(normalise(instance)) for instance in wanted],
+        problems=[
+            {"variable": one.variable, "message": one.message, "remedy": one.remedy}
+            for one in problems
+        ],
         known=sorted(known),
         prefixes=variables.prefixes(specs),
         unknown=variables.unknown(module.params["names"], known, specs),

@@ -44,9 +44,10 @@ options:
     description: Seconds for the whole completion.
     type: float
     default: 120
-  ca_path:
-    description: File of certificates to trust for an https address instead of the system's.
-    type: path
+  validate_certs:
+    description: Refuse a certificate that the system does not trust.
+    type: bool
+    default: true
 author:
   - vllm-hostkit
 attributes:
@@ -125,7 +126,7 @@ def main() -> None:
             "chat": {"type": "bool", "default": False},
             "connect_timeout": {"type": "float", "default": 10},
             "completion_timeout": {"type": "float", "default": 120},
-            "ca_path": {"type": "path"},
+            "validate_certs": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -138,7 +139,7 @@ def main() -> None:
         chat=module.params["chat"],
         connect_timeout=module.params["connect_timeout"],
         completion_timeout=module.params["completion_timeout"],
-        ca_file=module.params["ca_path"],
+        verify_tls=module.params["validate_certs"],
     )
     try:
         answers = endpoint.ask(request)

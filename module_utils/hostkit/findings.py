@@ -60,6 +60,11 @@ TAXONOMY: dict[str, tuple[str, str]] = {
         "not a host that this toolkit can manage",
         "Use a Linux host with systemd of the Debian or Red Hat family.",
     ),
+    "index_unreachable": (
+        "the package index does not answer the host",
+        "Name an index that the host reaches in `vllm_engine_index_url`, a proxy in "
+        "`vllm_engine_environment`, or local wheels in `vllm_engine_wheel_dir`.",
+    ),
     "lock_mismatch": (
         "no lock file for the engine asked for, or one for another engine",
         "Name an engine that `locks/` holds, or make its lock with playbooks/lock.yml.",
@@ -107,6 +112,14 @@ TAXONOMY: dict[str, tuple[str, str]] = {
     "unit_inactive": (
         "the service is not running",
         "Run site.yml; when it stays down, read `journalctl -u vllm@NAME`.",
+    ),
+    "unit_missing": (
+        "the unit's file is gone",
+        "Run site.yml, which writes it again.",
+    ),
+    "unit_outdated": (
+        "the service runs with something other than what is on disk",
+        "Run site.yml, which restarts it.",
     ),
     "variable_invalid": (
         "a variable with a value that is not allowed",
