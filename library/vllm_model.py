@@ -41,6 +41,9 @@ attributes:
   check_mode:
     description: Hashes the files, and records nothing.
     support: full
+  diff_mode:
+    description: Shows the record.
+    support: full
 author:
   - vllm-hostkit
 """
@@ -117,6 +120,7 @@ def main() -> None:
         "changed": changed,
         "problems": report.as_dict()["problems"],
         "verified": report.verified,
+        "diff": record.diff if changed else {},
     }
     if report.problems:
         module.fail_json(msg=report.message(variable), **result)

@@ -549,7 +549,7 @@ def _unproved(wish: Wish, report: Report) -> Problem:
         f"{wish.path} has {'a' if report.has_manifest else 'no'} {MANIFEST}"
         f"{' that does not name every file' if report.has_manifest else ''}, and "
         "vllm_model_require_manifest asks for one that does.",
-        tuple(f"{name}: not named" for name in report.unlisted),
+        tuple(f"{name}: not named" for name in report.unlisted if report.has_manifest),
         f"Copy it from where the model came from, or make it: {manifest_command(wish.path)}.",
     )
 
