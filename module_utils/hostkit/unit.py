@@ -140,7 +140,7 @@ def decide(
     if state not in ("active", "activating", "reloading"):
         return "start", f"the unit is {state}"
     if properties.get("SubState") == "auto-restart":
-        return "start", "the server died and systemd waits before it starts it again"
+        return "restart", "the server died and systemd waits before it starts it again"
     if record.get("invocation") != properties.get("InvocationID"):
         return "restart", "it is not recorded what it was started with"
     started = record.get("inputs", {})
@@ -154,12 +154,14 @@ def decide(
 
 _NOISE = re.compile(
     r"""
-    ^\s*$
-    | \b(INFO|DEBUG)\b            # vLLM's own lines
-    | ^\s*File\ ".*",\ line\ \d+  # frames of a traceback
-    | ^(\([^)]*\)\s)?\s{3,}       # and the code they quote
-    | ^(\([^)]*\)\s)?\s*[\^~]+$
-    | it/s\]|s/it\]               # progress bars
+    ^(\([^)]*pid=\d+\)\s?)?        # which of vLLM's processes says it
+    (
+      \s*$
+      | .*\b(INFO|DEBUG)\s\d        # vLLM's own lines
+      | \s*File\s".*",\sline\s\d+  # frames of a traceback
+      | \s{3,}                     # and the code that they quote
+      | .*(it/s|s/it)\]            # progress bars
+    )
     """,
     re.VERBOSE,
 )
@@ -173,7 +175,7 @@ def relevant_lines(lines: Sequence[str], limit: int = 15) -> list[str]:
     """
     found: list[str] = []
     for line in lines:
-        if not _NOISE.search(line) and line not in found:
+        if not _NOISE.match(line) and line not in found:
             found.append(line)
     return (found or list(lines))[-limit:]
 

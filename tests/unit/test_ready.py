@@ -1,0 +1,134 @@
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hostkit import config, ready, unit
+
+SERVER = """
+import http.server, sys, time
+time.sleep(0.3)
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(503)
+        self.end_headers()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def options(port: int) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": port}
+
+
+def test_waiting_ends_when_a_process_of_the_same_unit_serves(port: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(port)]) as server:
+        try:
+            ready.wait(server.pid, os.getpid(), options(port))
+            assert server.poll() is None
+        finally:
+            server.kill()
+
+
+def test_waiting_ends_at_once_when_the_server_dies(port: int) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as server:
+        with pytest.raises(ready.EndedError, match="ended before it was ready"):
+            ready.wait(server.pid, os.getpid(), options(port))
+        server.wait()
+
+
+def test_an_answer_of_503_is_not_ready(port: int, sleeper: subprocess.Popen[bytes]) -> None:
+    state = ready.Waiting()
+    with http.server.HTTPServer(("127.0.0.1", port), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Timer(0.5, sleeper.kill).start()
+        with pytest.raises(ready.EndedError):
+            ready.wait(sleeper.pid, os.getpid(), options(port), state)
+        server.shutdown()
+    assert state.last == "/health answers 503"
+
+
+def test_a_stranger_who_answers_200_is_not_this_units_server(
+    port: int, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Control groups are the machine's; here the waiting process alone is in a unit of its own.
+    monkeypatch.setattr(ready, "cgroup_path", lambda pid: "/own" if pid == sleeper.pid else "/x")
+    state = ready.Waiting()
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(port)]) as server:
+        threading.Timer(1.5, sleeper.kill).start()
+        with pytest.raises(ready.EndedError):
+            ready.wait(sleeper.pid, sleeper.pid, options(port), state)
+        server.kill()
+    assert f"127.0.0.1:{port} is held by a process of uid" in state.last
+
+
+def test_a_held_port_is_refused_before_the_start_with_its_holder(tmp_path: Path, port: int) -> None:
+    directory = tmp_path / "instances/a"
+    directory.mkdir(parents=True)
+    instance = {"name": "a", "model": "/m", "port": port}
+    (directory / "config.yaml").write_text(config.render_config(instance))
+    places = unit.Places(tmp_path / "current", tmp_path, [], tmp_path / "run")
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(ready.NotReadyError, match=rf"port in use: .* pid {os.getpid()} "),
+    ):
+        ready.prepare("a", places)
+    assert not places.record("a").exists()
+
+
+def test_a_configuration_without_port_is_refused_with_its_path(tmp_path: Path) -> None:
+    directory = tmp_path / "instances/a"
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text('host: "127.0.0.1"\n')
+    places = unit.Places(tmp_path / "current", tmp_path, [], tmp_path / "run")
+    with pytest.raises(ready.NotReadyError, match=r"config\.yaml lacks host or port"):
+        ready.prepare("a", places)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("", "127.0.0.1"),
+        ("::", "::1"),
+        ("10.0.0.5", "10.0.0.5"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_a_server_on_all_addresses_is_reached_on_loopback(host: str, address: str) -> None:
+    assert ready.reach(host) == address
+
+
+def test_the_command_says_what_is_missing_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ready.main(["prepare", "a", "--config-root", str(tmp_path)]) == 1
+    assert f"vllm@a.service: [Errno 2] No such file or directory: '{tmp_path}" in (
+        capsys.readouterr().err
+    )
