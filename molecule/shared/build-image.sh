@@ -64,7 +64,9 @@ build() { # build SUITE
         printf 'Package: *\nPin: release n=bookworm*\nPin-Priority: 100\n' >"$scratch/pin"
         pin="mkdir -p \"\$1/etc/apt/preferences.d\"; cp $scratch/pin \"\$1/etc/apt/preferences.d/bookworm\""
     fi
+    # The package lists stay, as on an installed host: without them a dry run could not know a package.
     if ! mmdebstrap --mode=root --variant=minbase --include="$packages" "${aptopts[@]}" \
+        --skip=cleanup/apt/lists \
         --setup-hook="$pin" \
         --customize-hook="copy-in $setup /root" \
         --customize-hook="chroot \"\$1\" sh /root/image-setup.sh" \

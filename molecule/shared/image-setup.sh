@@ -16,7 +16,6 @@ case "${1:-}" in
     # shellcheck disable=SC2086 # a list of words
     apt-get install -q -y --no-install-recommends $packages
     apt-get clean
-    rm -rf /var/lib/apt/lists/*
     ;;
 esac
 
