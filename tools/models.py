@@ -1,6 +1,6 @@
 """Make the models that the demo and the tests serve, once, under CACHE/models.
 
-Usage: python3 tools/models.py [--cache DIRECTORY] [MODEL ...]
+Usage: python3 tools/models.py [MODEL ...]
 
 CACHE is $HOSTKIT_CACHE or .cache in the checkout. A model is made again only when what it is made
 from changed or one of its files is gone; it appears under its name when it is complete.
@@ -13,7 +13,6 @@ import argparse
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,15 +25,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from _core import CACHE, ROOT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parent.parent
 CONVERTER = ROOT / "tools/convert_model.py"
 TOOLS_LOCK = ROOT / "locks/model-tools.txt"
 SOURCES_LOCK = ROOT / "locks/model-sources.txt"
 
-APACHE = "Apache-2.0"
+LICENCE = "Apache-2.0"
+"""Of both models, see their notices."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def build(model: Model, target: Path, cache: Path) -> None:
         (directory / "NOTICE").write_text(model.notice, encoding="utf-8")
         facts = {
             "name": model.name,
-            "licence": APACHE,
+            "licence": LICENCE,
             "recipe_sha256": recipe(model),
             "files": {path.name: path.stat().st_size for path in sorted(directory.iterdir())},
         }
@@ -237,14 +238,13 @@ def main() -> int:
     """Run the command line; the return value is its exit status."""
     known = [model.name for model in MODELS]
     parser = argparse.ArgumentParser(description="Make the models of the demo and the tests.")
-    parser.add_argument("--cache", type=Path, default=os.environ.get("HOSTKIT_CACHE"))
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(known)}")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.models if name not in known]
     if unknown:
         parser.error(f"no model is called {unknown[0]!r}; there are {', '.join(known)}")
     try:
-        make((arguments.cache or ROOT / ".cache").absolute(), arguments.models or known)
+        make(CACHE, arguments.models or known)
     except (ModelError, OSError) as error:
         print(f"models: {error}", file=sys.stderr)
         return 1
