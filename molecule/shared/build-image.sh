@@ -14,9 +14,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 setup=$here/image-setup.sh
 [ $# -ge 1 ] || die "Usage: build-image.sh bookworm|trixie, or build-image.sh --from IMAGE"
 
-# Lines "URI components" of this machine's Debian archives; the security archive has its own.
+# URL of this machine's Debian archive, or of the security archive.
 archive() { # archive [security]
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+    apt-get indextargets --format "\$(REPO_URI) \$(RELEASE)" 'Created-By: Packages' |
         awk -v want="${1:-}" '
             $2 ~ /^(bullseye|bookworm|trixie|forky|sid|stable|testing|unstable)(-security)?$/ {
                 if (($2 ~ /-security$/) == (want == "security")) { print $1; exit }
@@ -71,7 +71,7 @@ build() { # build SUITE
         --customize-hook="copy-in $setup /root" \
         --customize-hook="chroot \"\$1\" sh /root/image-setup.sh" \
         --customize-hook="rm \"\$1/root/image-setup.sh\" \"\$1/etc/apt/apt.conf.d/99mmdebstrap\"" \
-        --customize-hook=': >"$1/etc/resolv.conf"; echo localhost >"$1/etc/hostname"' \
+        --customize-hook=": >\"\$1/etc/resolv.conf\"; echo localhost >\"\$1/etc/hostname\"" \
         "$suite" "$scratch/image.tar" - <<<"$lines" >"$scratch/log" 2>&1; then
         tail -n 20 "$scratch/log" >&2
         die "The $suite image could not be built from $mirror (log above)." \
@@ -102,7 +102,7 @@ derive() { # derive IMAGE
     worker=hostkit-derive-$$
     trap 'podman rm --force --time 0 "$worker" >/dev/null 2>&1 || true' EXIT
     log=$(mktemp)
-    if ! { bed_podman create --name "$worker" "${bed_ulimits[@]}" --entrypoint '["/bin/sh"]' "$1" \
+    if ! { bed_create "$worker" --entrypoint '["/bin/sh"]' "$1" \
         /root/image-setup.sh --install &&
         bed_podman cp "$setup" "$worker:/root/image-setup.sh" &&
         bed_podman start --attach "$worker"; } >"$log" 2>&1; then

@@ -35,9 +35,9 @@ esac
 # sshd ends a session with a terminal, which asynchronous tasks ask for, when it can't write to the audit log.
 # The device rule lets DeviceAllow= of a GPU be told from a refusal.
 options=(
-    --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}" "${bed_ulimits[@]}"
+    --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}"
     --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
-    --cap-add NET_ADMIN,SYS_ADMIN,MKNOD,SYS_NICE,AUDIT_WRITE
+    --cap-add NET_ADMIN --cap-add SYS_ADMIN --cap-add MKNOD --cap-add SYS_NICE,AUDIT_WRITE
     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
     --device-cgroup-rule 'c 195:* rwm'
     --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro"
@@ -51,7 +51,7 @@ if [ "$access" = open ]; then
 fi
 
 # All that makes this host what it is; when it differs the host is made anew.
-spec=$(printf '%s\n' "${options[@]}" "$apt_options" "$(<"$here/host-init.sh")" "$(<"$key")" | sha256sum | cut -c1-16)
+spec=$(printf '%s\n' "$(ulimit -Hn) $(ulimit -Hu)" "${options[@]}" "$apt_options" "$(<"$here/host-init.sh")" "$(<"$key")" | sha256sum | cut -c1-16)
 
 label() { bed_podman container inspect --format "{{ index .Config.Labels \"$1\" }}" "$container" 2>/dev/null || true; }
 state() { bed_podman container inspect --format '{{ .State.Status }}' "$container" 2>/dev/null || true; }
@@ -78,7 +78,7 @@ if [ -z "$(state)" ]; then
     bed_podman network exists "$network" || bed_podman network create "${network_options[@]}" "$network" >/dev/null
     [ "$(bed_podman network inspect --format '{{ .Internal }}' "$network")" = "$internal" ] ||
         die "bed_network of $name is '$access', but other hosts in $subnet have the opposite. Use another /24."
-    bed_podman create --name "$partial" --label hostkit.bed=true --label "hostkit.checkout=$checkout" \
+    bed_create "$partial" --label hostkit.bed=true --label "hostkit.checkout=$checkout" \
         --label "hostkit.spec=$spec" "${options[@]}" >/dev/null
     bed_podman cp "$key" "$partial:/home/ansible/.ssh/authorized_keys"
     scratch=$(mktemp)

@@ -3,18 +3,18 @@
 # Missing packages are installed only where the image came from a registry (`--install`).
 set -eu
 
-packages="ca-certificates dbus iproute2 openssh-server procps python3 python3-apt sudo systemd systemd-sysv"
+action=${1:-}
+set -- ca-certificates dbus iproute2 openssh-server procps python3 python3-apt sudo systemd systemd-sysv
 
-case "${1:-}" in
+case $action in
 --packages)
-    echo "$packages"
+    echo "$*"
     exit
     ;;
 --install)
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q
-    # shellcheck disable=SC2086 # a list of words
-    apt-get install -q -y --no-install-recommends $packages
+    apt-get install -q -y --no-install-recommends "$@"
     apt-get clean
     ;;
 esac

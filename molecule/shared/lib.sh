@@ -2,7 +2,7 @@
 # What the scripts of the test hosts share.
 
 export LC_ALL=C
-bed_range=10.89.0.0/16
+export bed_range=10.89.0.0/16
 
 say() { echo "$*" >&2; }
 
@@ -24,10 +24,13 @@ bed_podman() {
 bed_limit() { # bed_limit WANTED HARD_LIMIT
     if [ "$2" = unlimited ] || [ "$2" -gt "$1" ]; then echo "$1"; else echo "$2"; fi
 }
-bed_nofile=$(bed_limit 1048576 "$(ulimit -Hn)")
-bed_nproc=$(bed_limit 32768 "$(ulimit -Hu)") # podman 4 lowers its own to this before it starts the runtime
-# shellcheck disable=SC2034 # used by the scripts that source this
-bed_ulimits=(--ulimit "nofile=$bed_nofile:$bed_nofile" --ulimit "nproc=$bed_nproc:$bed_nproc")
+bed_create() { # bed_create NAME OPTION...
+    local name=$1 nofile nproc
+    shift
+    nofile=$(bed_limit 1048576 "$(ulimit -Hn)")
+    nproc=$(bed_limit 32768 "$(ulimit -Hu)") # podman 4 lowers its own to this before it starts the runtime
+    bed_podman create --name "$name" --ulimit "nofile=$nofile:$nofile" --ulimit "nproc=$nproc:$nproc" "$@"
+}
 
 # What this machine's apt was told about proxies, certificates and dates, in apt.conf form.
 bed_apt_options() {

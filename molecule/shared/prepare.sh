@@ -16,8 +16,9 @@ done
 
 # A stray packet to a test host that isn't up must fail here, not travel along the default route.
 # This comes before any other change to the network, and it stays when the hosts are gone.
-foreign=$(ip -4 route show "$bed_range" | grep -v '^unreachable' || true)
-[ -z "$foreign" ] || die "This machine already routes $bed_range ($foreign), the range of the test hosts." \
+foreign=$(ip -4 -oneline address show | awk '$4 ~ /^10[.]89[.]/ && $2 !~ /podman/ { print $2, $4 }'
+    ip -4 route show "$bed_range" | grep -v '^unreachable' || true)
+[ -z "$foreign" ] || die "This machine is itself in $bed_range, the range of the test hosts ($foreign)." \
     "Test hosts can't run beside that network."
 if ! ip -4 route show type unreachable "$bed_range" | grep -q .; then
     ip route add unreachable "$bed_range"
@@ -31,11 +32,9 @@ try() { # try FEATURE COMMAND...
     unshare --net "$@" >/dev/null 2>&1 ||
         die "This kernel lacks $feature (or it may not be used here): test hosts need it. Try: modprobe $feature"
 }
-if ! bed_podman network exists hostkit-probed 2>/dev/null; then
-    try bridge ip link add probe type bridge
-    try veth ip link add probe type veth
-    try nf_tables iptables-nft -L -n
-fi
+try bridge ip link add probe type bridge
+try veth ip link add probe type veth
+try nf_tables iptables-nft -L -n
 
 # crun refuses a cgroup v2 mount beside v1 controllers. Nothing but systemd uses it in that layout,
 # and a machine that systemd runs is not touched.
