@@ -73,9 +73,9 @@ build() { # build SUITE
         --customize-hook="rm \"\$1/root/image-setup.sh\" \"\$1/etc/apt/apt.conf.d/99mmdebstrap\"" \
         --customize-hook=": >\"\$1/etc/resolv.conf\"; echo localhost >\"\$1/etc/hostname\"" \
         "$suite" "$scratch/image.tar" - <<<"$lines" >"$scratch/log" 2>&1; then
-        tail -n 20 "$scratch/log" >&2
-        die "The $suite image could not be built from $mirror (log above)." \
-            "Check that this machine reaches it: apt-get update"
+        grep '^E: ' "$scratch/log" | head -n 3 >&2
+        die "The $suite image could not be built from $mirror (reasons above)." \
+            "Check with apt-get update that this machine reaches its archive; HOSTKIT_DEBIAN_MIRROR names another."
     fi
     bed_podman import --quiet "$scratch/image.tar" "$image" >/dev/null
     # Images of older recipes; one that a host still uses stays.

@@ -37,7 +37,7 @@ esac
 options=(
     --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}"
     --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
-    --cap-add NET_ADMIN --cap-add SYS_ADMIN --cap-add MKNOD --cap-add SYS_NICE,AUDIT_WRITE
+    --cap-add NET_ADMIN --cap-add SYS_ADMIN --cap-add MKNOD --cap-add SYS_NICE --cap-add AUDIT_WRITE
     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
     --device-cgroup-rule 'c 195:* rwm'
     --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro"
