@@ -36,6 +36,7 @@ esac
 # The device rule lets DeviceAllow= of a GPU be told from a refusal.
 options=(
     --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}"
+    --shm-size 2g # two servers at once; each asks for 400 MiB
     --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
     --cap-add NET_ADMIN --cap-add SYS_ADMIN --cap-add MKNOD --cap-add SYS_NICE --cap-add AUDIT_WRITE
     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
