@@ -63,8 +63,8 @@ HASH_THREADS = 8
 ENGINE_FILES = (".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
 """Endings of the files that decide what a model answers."""
 
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
-_SUM = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<name>.+)")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)\.safetensors")
+_SUM = re.compile(r"(?P<digest>[0-9a-fA-F]{64}) [ *](?P<name>.+)")
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,16 @@ class UnsoundError(Exception):
     """A file that is not what its name says; the message says what it is."""
 
 
+def real(path: Path) -> Path:
+    """Return a path without links. Unlike `Path.resolve`, it takes links that lead in a circle."""
+    return Path(os.path.realpath(path))
+
+
 def hidden_by(path: Path) -> str:
     """Return what hides a path from the service, such as ``ProtectHome``; empty when nothing does.
 
     Args:
-        path: Absolute. Links in it are not followed; ask for `Path.resolve` as well.
+        path: Absolute. Links in it are not followed; ask for `real` as well.
     """
     for directive, names in HIDDEN.items():
         if any(Path("/", name) in (path, *path.parents) for name in names):
@@ -192,7 +197,7 @@ def parse_manifest(text: str) -> dict[str, str]:
         name = PurePosixPath(match["name"])
         if name.is_absolute() or ".." in name.parts:
             raise UnsoundError(f"line {number} names a file outside the directory: {str(name)!r}")
-        sums[str(name)] = match["digest"]
+        sums[str(name)] = match["digest"].lower()
     return sums
 
 
@@ -226,7 +231,7 @@ def read_header(path: Path) -> dict[str, Any]:
             wrong = next(
                 (name for b, e, name in spans if e - b != _bytes(tensors[name], e - b)), ""
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UnsoundError(f"{size} bytes, its header can't be read: {error}") from error
     end = 0
     for begin, stop, name in spans:
@@ -253,12 +258,13 @@ def _bytes(tensor: Mapping[str, Any], otherwise: int) -> int:
 
 def missing_shards(names: Sequence[str]) -> list[str]:
     """Return the shards that are not there of weights named ``NAME-00001-of-00003.safetensors``."""
-    found: dict[tuple[str, str], set[int]] = {}
+    found: dict[tuple[str, str, int], set[int]] = {}
     for match in filter(None, map(_SHARD.fullmatch, names)):
-        found.setdefault((match["stem"], match["count"]), set()).add(int(match["number"]))
+        series = (match["stem"], match["count"], len(match["number"]))
+        found.setdefault(series, set()).add(int(match["number"]))
     return [
-        f"{stem}-{number:05d}-of-{count}.safetensors"
-        for (stem, count), numbers in sorted(found.items())
+        f"{stem}-{number:0{width}d}-of-{count}.safetensors"
+        for (stem, count, width), numbers in sorted(found.items())
         for number in range(1, int(count) + 1)
         if number not in numbers
     ]
@@ -345,7 +351,7 @@ def architectures(directory: Path, names: Sequence[str]) -> list[str]:
 
 def obstacle(path: Path) -> Path | None:
     """Return the first directory above a path that this process may not pass, None if none."""
-    for place in dict.fromkeys((path, path.resolve())):
+    for place in dict.fromkeys((path, real(path))):
         for parent in reversed(place.parents):
             if parent.is_dir() and not os.access(parent, os.X_OK):
                 return parent
@@ -367,7 +373,7 @@ def closed_to_others(path: Path, names: Iterable[str]) -> list[str]:
 
     A prediction for a user that does not exist yet, one line for each file or directory.
     """
-    wanted = [(parent, 0o001, "pass") for parent in reversed(path.resolve().parents)]
+    wanted = [(parent, 0o001, "pass") for parent in reversed(real(path).parents)]
     wanted += [(path, 0o005, "list"), *((path / name, 0o004, "read") for name in names)]
     modes = [(one, bits, verb, one.stat().st_mode & 0o7777) for one, bits, verb in wanted]
     return [
@@ -424,8 +430,8 @@ def look(wish: Wish, record: Mapping[str, Any], *, exists: bool = True) -> Repor
 
 def _place_problem(wish: Wish) -> Problem | None:
     """Return why a path can't be a model directory for the service, whatever it holds."""
-    path, real = wish.path, wish.path.resolve()
-    for place in (path, real):
+    path = wish.path
+    for place in (path, real(path)):
         if hidden_by(place):
             return _hidden(f"{path}" if place == path else f"{path} leads to {place}", place)
     closed = obstacle(path)
@@ -463,8 +469,8 @@ def _access_problem(wish: Wish, *, tried: bool) -> Problem | None:
         return _unreadable(wish, [f"{path}: may not be listed"])
     names = file_names(path)
     for place in (path / name for name in names):
-        if hidden_by(place.resolve()):
-            return _hidden(f"{place} leads to {place.resolve()}", place.resolve())
+        if hidden_by(real(place)):
+            return _hidden(f"{place} leads to {real(place)}", real(place))
     closed = [f"{name}: may not be read" for name in names if not os.access(path / name, os.R_OK)]
     if not tried:
         closed = closed_to_others(path, names)

@@ -166,6 +166,11 @@ def test_a_missing_shard_is_named_with_and_without_an_index(
     assert problem.evidence == ("model-00002-of-00002.safetensors: missing",)
 
 
+def test_missing_shards_are_named_in_the_form_of_the_others() -> None:
+    names = ["m-00001-of-000003.safetensors", "m-00003-of-000003.safetensors", "m.safetensors"]
+    assert model.missing_shards(names) == ["m-00002-of-000003.safetensors"]
+
+
 def test_a_shard_of_another_model_is_named(directory: Path) -> None:
     make_sharded(directory)
     (directory / "model-00002-of-00002.safetensors").write_bytes(safetensors(other=4))
@@ -287,8 +292,8 @@ def test_a_manifest_that_is_none_is_refused_with_its_line(directory: Path) -> No
 
 
 def test_a_manifest_of_binary_mode_and_of_find_is_read() -> None:
-    text = f"{'0' * 64} *a b.json\n\n{'1' * 64}  ./sub/c.json\n"
-    assert model.parse_manifest(text) == {"a b.json": "0" * 64, "sub/c.json": "1" * 64}
+    text = f"{'A' * 64} *a b.json\n\n{'1' * 64}  ./sub/c.json\n"
+    assert model.parse_manifest(text) == {"a b.json": "a" * 64, "sub/c.json": "1" * 64}
 
 
 def test_the_command_in_the_remedy_makes_a_sound_manifest(directory: Path) -> None:
@@ -375,6 +380,9 @@ def test_a_file_and_a_link_to_nothing_are_no_models(directory: Path) -> None:
     link.symlink_to("/nonexistent/model")
     problem = only_problem(look(link))
     assert (problem.id, "/nonexistent/model" in problem.summary) == ("model_not_found", True)
+    link.unlink()
+    link.symlink_to(link)
+    assert only_problem(look(link)).id == "model_not_found"
 
 
 def test_a_weight_that_is_a_link_to_nothing_is_missing(directory: Path) -> None:
