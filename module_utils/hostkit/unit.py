@@ -155,6 +155,7 @@ def decide(
 _NOISE = re.compile(
     r"""
     ^(\([^)]*pid=\d+\)\s?)?        # which of vLLM's processes says it
+    ((ERROR|WARNING)\s.*?\[[\w.]+:\d+\]\s?)?
     (
       \s*$
       | .*\b(INFO|DEBUG)\s\d        # vLLM's own lines

@@ -135,6 +135,8 @@ INFO 12-01 04:30:01 [launcher.py:40] vLLM API server version 0.32.0
 (EngineCore pid=9) INFO 12-01 04:30:05 [core.py:80] Initializing a V1 LLM engine
 Loading safetensors checkpoint shards: 100% 1/1 [00:00<00:00, 12.1it/s]
 (EngineCore pid=9) ERROR 12-01 04:30:06 [core.py:90] EngineCore failed to start.
+(EngineCore pid=9) ERROR 12-01 04:30:06 [core.py:90]   File "/opt/y.py", line 8, in run
+(EngineCore pid=9) ERROR 12-01 04:30:06 [core.py:90]     return func(*args, **kwargs)
 (EngineCore pid=9) Traceback (most recent call last):
 (EngineCore pid=9)   File "/opt/x.py", line 9, in run
 (EngineCore pid=9)     raise ValueError(text)
@@ -149,6 +151,7 @@ def test_the_cause_of_a_failed_start_is_among_the_relevant_lines() -> None:
     found = unit.relevant_lines(JOURNAL)
     assert any("To serve at least one request" in line for line in found)
     assert not any("INFO" in line or 'File "' in line or "it/s" in line for line in found)
+    assert not any("return func" in line for line in found)
     assert found[-1] == JOURNAL[-1]
 
 
