@@ -104,6 +104,12 @@ releases:
   type: list
   elements: str
   sample: [0.33.0-cuda-2b2b76a4fc4a]
+leftovers:
+  description: Directories that an interrupted build or exchange left, removed by the next build.
+  returned: always
+  type: list
+  elements: str
+  sample: [0.33.0-cuda-2b2b76a4fc4a.partial]
 in_use:
   description: Releases that running processes have files of mapped, with the processes' ids.
   returned: always
@@ -134,6 +140,7 @@ from ansible.module_utils.hostkit.release import (
     current_release,
     find_pythons,
     glibc_version,
+    list_leftovers,
     list_releases,
     read_release,
     releases_in_use,
@@ -169,6 +176,7 @@ def main() -> None:
         },
         current=current,
         releases=[known for known, _ in list_releases(root)],
+        leftovers=list_leftovers(root),
         in_use=releases_in_use(root),
         pythons=[asdict(python) for python in find_pythons(os.environ)],
         glibc="{}.{}".format(*(glibc_version() or ("", ""))).strip("."),

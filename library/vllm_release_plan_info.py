@@ -20,6 +20,20 @@ options:
     description: Text of the lock, see M(vllm_lock_info).
     type: str
     required: true
+  index_url:
+    description: Package index instead of the installer's default one.
+    type: str
+    default: ""
+  extra_index_urls:
+    description: Indexes besides that one.
+    type: list
+    elements: str
+    default: []
+  find_links:
+    description: Directories on the host, or pages, that have more wheels.
+    type: list
+    elements: str
+    default: []
   wheel_dir:
     description: Directory on the host that holds every wheel.
     type: path
@@ -107,7 +121,14 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.hostkit.lock import LockError, parse_lock
-from ansible.module_utils.hostkit.release import Request, Sources, foresee, make_plan
+from ansible.module_utils.hostkit.release import (
+    ReleaseError,
+    Request,
+    Sources,
+    check_addresses,
+    foresee,
+    make_plan,
+)
 
 
 def main() -> None:
@@ -116,6 +137,9 @@ def main() -> None:
             "root": {"type": "path", "default": "/opt/vllm"},
             # Not a secret, but 20 kB that no log needs.
             "lock": {"type": "str", "required": True, "no_log": True},
+            "index_url": {"type": "str", "default": ""},
+            "extra_index_urls": {"type": "list", "elements": "str", "default": []},
+            "find_links": {"type": "list", "elements": "str", "default": []},
             "wheel_dir": {"type": "path"},
             "python_preference": {
                 "type": "str",
@@ -130,15 +154,22 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    addresses = [params["index_url"], *params["extra_index_urls"], *params["find_links"]]
     try:
         lock = parse_lock(params["lock"].encode())
-    except LockError as error:
+        check_addresses(addresses)
+    except (LockError, ReleaseError) as error:
         module.fail_json(msg=str(error))
     request = Request(
         root=Path(params["root"]),
         lock=lock,
         lock_text=params["lock"],
-        sources=Sources(wheel_dir=params["wheel_dir"] or ""),
+        sources=Sources(
+            params["index_url"],
+            tuple(params["extra_index_urls"]),
+            tuple(params["find_links"]),
+            params["wheel_dir"] or "",
+        ),
         python_preference=params["python_preference"],
         uv_version=params["uv_version"],
         uv_hashes=frozenset(params["uv_hashes"]),

@@ -327,6 +327,12 @@ def list_releases(root: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return sorted(found, key=lambda one: (str(one[1].get("installed", "")), one[0]), reverse=True)
 
 
+def list_leftovers(root: Path) -> list[str]:
+    """Return the directories that an interrupted build or exchange left."""
+    names = (path.name for path in (root / "releases").glob("*"))
+    return sorted(name for name in names if name.endswith((PARTIAL, REPLACED)))
+
+
 def current_release(root: Path) -> str:
     """Return the name of the release that ``current`` points to, empty when it points to none."""
     try:
@@ -428,13 +434,8 @@ def make_plan(root: Path, name: str, keep: int) -> Plan:
     names = [known for known, _ in list_releases(root)]
     if name not in names:
         names.insert(0, name)
-    leftovers = [
-        path.name
-        for path in sorted((root / "releases").glob("*"))
-        if path.name.endswith((PARTIAL, REPLACED))
-    ]
     prune = choose_prune(names, keep, name, releases_in_use(root))
-    return Plan(state.reason, current_release(root) != name, (*prune, *leftovers))
+    return Plan(state.reason, current_release(root) != name, (*prune, *list_leftovers(root)))
 
 
 def choose_python(request: Request, pythons: Sequence[Python]) -> str:
@@ -508,6 +509,16 @@ def find_problems(request: Request, host: Host) -> list[Problem]:
         )
     if request.sources.wheel_dir:
         problems += _wheel_problems(request.sources.wheel_dir, host.wheels)
+    elif lock.source and request.sources == Sources():
+        problems.append(
+            Problem(
+                "wheel_hash",
+                f"The default index has no {lock.engine} {lock.engine_version}: its wheel is made "
+                f"from {lock.source.name}.",
+                f"Run 'tools/wheels.py --lock locks/{lock.file_name}', put the directory that it "
+                "fills on the host, and name that in vllm_engine_wheel_dir.",
+            )
+        )
     return problems
 
 
@@ -539,7 +550,8 @@ def foresee(request: Request, build: bool) -> list[Problem]:
         return []
     problems = find_problems(request, look_at_host(request))
     own_wheel = request.sources.wheel_dir and request.uv_wheel_dir == request.sources.wheel_dir
-    if own_wheel and not uv_path(request.root, request.uv_version).exists():
+    there = Path(request.sources.wheel_dir).is_dir()  # Else that has been said already.
+    if own_wheel and there and not uv_path(request.root, request.uv_version).exists():
         try:
             find_uv_wheel(request)
         except ReleaseError as error:
@@ -828,9 +840,8 @@ def _aside(request: Request, name: str) -> Path:
 
 
 def _clear_leftovers(request: Request) -> None:
-    for path in request.releases.glob("*"):
-        if path.name.endswith((PARTIAL, REPLACED)):
-            shutil.rmtree(path)
+    for name in list_leftovers(request.root):
+        shutil.rmtree(request.releases / name)
 
 
 def build(request: Request, python: str, descriptor: int) -> None:

