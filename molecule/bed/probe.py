@@ -311,7 +311,7 @@ def probe_host() -> None:
     found += [line for line in run("ldconfig", "-p").stdout.splitlines() if "libnuma" in line]
     record("The host is bare: no compiler, pip or libnuma", not found, found)
     libraries = "bz2, ctypes, hashlib, lzma, readline, sqlite3, ssl, uuid, zlib"
-    loaded = run("python3.11", "-c", f"import {libraries}")
+    loaded = run("/usr/bin/env", "python3.11", "-c", f"import {libraries}")
     record("Python 3.11 is there, with its libraries", loaded.returncode == 0, outcome(loaded))
 
 

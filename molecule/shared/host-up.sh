@@ -67,9 +67,14 @@ if [ -n "$owner" ] && [ "$owner" != "$checkout" ] && [ -d "$owner" ]; then
         "Stop it there first, or remove it: podman rm --force $container"
 fi
 
-if [ "$(label hostkit.spec)" != "$spec" ] && [ -n "$(state)" ]; then
+remake() { # remake REASON
     bed_podman rm --force --time 0 "$container" >/dev/null
-    echo "Removed $container, which was of another description"
+    echo "Removed $container, which $1"
+}
+if [ -n "$(state)" ] && [ "$(label hostkit.spec)" != "$spec" ]; then
+    remake "was of another description"
+elif [ "$(state)" = running ] && [ ! -d "/proc/$(bed_podman container inspect --format '{{ .State.Pid }}' "$container")" ]; then
+    remake "had died unseen"
 fi
 
 if [ -z "$(state)" ]; then
