@@ -244,7 +244,8 @@ def _recorded_files(site_packages: Path) -> Iterator[tuple[str, str, str, str]]:
         try:
             with (info / "RECORD").open(newline="", encoding="utf-8") as stream:
                 for row in csv.reader(stream):
-                    if len(row) == 3:
+                    # A few wheels record bytecode, which is written anew when it is compiled here.
+                    if len(row) == 3 and not row[0].endswith(".pyc"):
                         yield package, row[0], row[1], row[2]
         except FileNotFoundError:
             yield package, f"{info.name}/RECORD", "", ""
@@ -367,11 +368,12 @@ def find_pythons(environment: Mapping[str, str]) -> list[Python]:
 
     Each is asked for its version: a name is no proof, version managers put shims into PATH.
     """
-    folders = dict.fromkeys([*PYTHON_DIRECTORIES, *environment.get("PATH", "").split(os.pathsep)])
+    listed = environment.get("PATH", "").split(os.pathsep)
+    folders = dict.fromkeys([*PYTHON_DIRECTORIES, *filter(os.path.isabs, listed)])
     found: dict[str, Python] = {}
     for folder in folders:
         # python3.11 before python3, which may be another one after an upgrade.
-        for path in sorted(Path(folder or ".").glob("python3*"), reverse=True):
+        for path in sorted(Path(folder).glob("python3*"), reverse=True):
             if not re.fullmatch(r"python3(\.\d+)?", path.name) or not os.access(path, os.X_OK):
                 continue
             code = "import platform; print(platform.python_version())"
@@ -441,7 +443,7 @@ def make_plan(root: Path, name: str, keep: int) -> Plan:
 def choose_python(request: Request, pythons: Sequence[Python]) -> str:
     """Return the interpreter to build with: a path, a version that uv fetches, or nothing."""
     wanted = request.lock.python
-    if request.python_preference != "only-managed":
+    if request.python_preference in {"only-system", "system"}:
         for python in pythons:
             if python.version.rsplit(".", 1)[0] == wanted:
                 return python.path

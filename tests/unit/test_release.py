@@ -126,6 +126,14 @@ def test_a_lost_file_is_named_with_its_package(tmp_path: Path) -> None:
     assert state.reason == "lib/python3.11/site-packages/vllm,one.py (vllm) is missing"
 
 
+def test_recorded_bytecode_is_not_compared_since_it_is_compiled_anew(tmp_path: Path) -> None:
+    path = a_release(tmp_path, "one")
+    packages = path / "lib/python3.11/site-packages"
+    with (packages / "vllm-0.32.0+cpu.dist-info/RECORD").open("a") as record:
+        record.write("vllm/__pycache__/a.cpython-311.pyc,sha256=x,1\n")
+    assert not read_release(tmp_path, "one").damages
+
+
 def test_a_shortened_file_is_named_with_both_sizes(tmp_path: Path) -> None:
     (a_release(tmp_path, "one") / "bin/vllm").write_text("")
     assert "bin/vllm (vllm) is 0 bytes long instead of 10" in read_release(tmp_path, "one").reason
