@@ -162,6 +162,7 @@ _NOISE = re.compile(
       | \s*File\s".*",\sline\s\d+  # frames of a traceback
       | \s{3,}                     # and the code that they quote
       | .*(it/s|s/it)\]            # progress bars
+      | .*:\sKilling\sprocess\s     # systemd, one line for each thread
     )
     """,
     re.VERBOSE,
