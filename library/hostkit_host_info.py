@@ -51,6 +51,11 @@ ports:
       - address: 127.0.0.1
         description: 127.0.0.1:8000 is held by pid 812 (nginx, nginx, uid 33, unit nginx.service)
         units: [nginx.service]
+systemd:
+  description: Whether systemd is the running init, as sd_booted(3) tells; Ansible's fact does not.
+  returned: always
+  type: bool
+  sample: true
 uid:
   description: Effective user id that the module ran with.
   returned: always
@@ -91,6 +96,7 @@ def main() -> None:
             changed=False,
             paths={path: Path(path).exists() for path in module.params["paths"]},
             ports={str(port): holders(port) for port in module.params["ports"]},
+            systemd=Path("/run/systemd/system").is_dir(),
             uid=os.geteuid(),
         )
     except OSError as error:

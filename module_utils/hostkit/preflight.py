@@ -176,11 +176,12 @@ def unsupported(facts: Mapping[str, Any]) -> str:
 
 def _platform(host: str, facts: Mapping[str, Any], looked: Mapping[str, Any]) -> Iterator[Finding]:
     reason = unsupported(facts)
-    if not reason and looked and looked["uid"] != 0:
+    remedy = ""
+    if not reason and looked and not looked["systemd"]:
+        reason = "systemd is installed, but does not run as its init, as in many containers"
+    elif not reason and looked and looked["uid"] != 0:
         reason = f"the tasks run as uid {looked['uid']}, not as root"
         remedy = "Set become: true, with a user that may become root."
-    else:
-        remedy = ""
     if reason:
         yield Finding(
             "host_unsupported",

@@ -29,7 +29,7 @@ def values(**changes: Any) -> dict[str, Any]:
     return {
         "names": {"unknown": {}, "problems": [], "instances": [instance]},
         "facts": FACTS,
-        "looked": {"ports": {"8000": []}, "uid": 0},
+        "looked": {"ports": {"8000": []}, "systemd": True, "uid": 0},
         "lock": LOCK,
         "plan": PLAN,
         "index": {},
@@ -40,7 +40,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 def held(address: str, unit: str) -> dict[str, Any]:
     holder = {"address": address, "description": f"{address}:8000 is held", "units": [unit]}
-    return {"ports": {"8000": [holder]}, "uid": 0}
+    return {"ports": {"8000": [holder]}, "systemd": True, "uid": 0}
 
 
 def not_passed(**changes: Any) -> list[Finding]:
@@ -104,8 +104,13 @@ def test_of_a_host_that_is_not_linux_nothing_else_is_judged() -> None:
     assert len(found) == 3
 
 
+def test_a_host_on_which_systemd_is_not_running_is_refused() -> None:
+    finding = only(looked={"ports": {"8000": []}, "systemd": False, "uid": 0})
+    assert (finding.id, "does not run as its init" in finding.summary) == ("host_unsupported", True)
+
+
 def test_tasks_that_do_not_run_as_root_are_refused() -> None:
-    finding = only(looked={"ports": {"8000": []}, "uid": 1000})
+    finding = only(looked={"ports": {"8000": []}, "systemd": True, "uid": 1000})
     assert "uid 1000" in finding.summary
     assert "become: true" in finding.remedy
 
