@@ -1,0 +1,40 @@
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def installed_parts() -> list[str]:
+    """Return the parts of the core that the module hostkit_core installs."""
+    tree = ast.parse((ROOT / "library/hostkit_core.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CORE":
+            assert isinstance(node.value, ast.Tuple)
+            return [ast.unparse(name) for name in node.value.elts if ast.unparse(name) != "hostkit"]
+    raise AssertionError("hostkit_core.py has no CORE")
+
+
+def test_the_command_runs_with_what_is_installed_beside_it_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hostkit").mkdir()
+    for part in ("__init__", *installed_parts()):
+        shutil.copy(ROOT / f"module_utils/hostkit/{part}.py", tmp_path / "hostkit")
+    shutil.copy(ROOT / "bin/vllm-ready", tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-IB", str(tmp_path / "vllm-ready"), "prepare", "a",
+         "--config-root", str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("vllm-ready: vllm@a.service: [Errno 2] No such file")
+
+
+def test_wrong_use_of_the_command_is_told_from_failure() -> None:
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "bin/vllm-ready"), "sing"], capture_output=True, check=False
+    )
+    assert ran.returncode == 2
