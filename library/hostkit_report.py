@@ -112,11 +112,10 @@ dest:
 """
 
 import json
-import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hostkit import files, findings, preflight, verify
+from ansible.module_utils.hostkit import findings, preflight, verify
 
 KINDS = {"preflight": ("Preflight", preflight.judge), "verify": ("Verification", verify.judge)}
 
@@ -149,10 +148,12 @@ def main() -> None:
     }
     dest = "" if module.check_mode else params["dest"] or ""
     if dest:
-        text = json.dumps(report, indent=2) + "\n"
+        partial = Path(module.tmpdir, "report.json")
         try:
+            partial.write_text(json.dumps(report, indent=2) + "\n")
+            partial.chmod(0o644)
             Path(dest).parent.mkdir(parents=True, exist_ok=True)
-            files.write_text(Path(dest), text, 0o644, os.getuid(), os.getgid())
+            module.atomic_move(str(partial), dest)
         except OSError as error:
             module.fail_json(msg=f"The report can't be written to {dest}: {error.strerror}.")
     module.exit_json(

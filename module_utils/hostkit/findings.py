@@ -6,6 +6,7 @@ that the same failure has the same name before a change, after it, and in a diag
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -252,15 +253,11 @@ def render(title: str, findings: Sequence[Finding], *, width: int = 100) -> str:
         _row(head[:3], widths) + head[3],
     ]
     for finding, row in zip(findings, rows):
-        text = textwrap.wrap(_printable(finding.summary), room)
+        text = _wrap(finding.summary, room)
         if finding.status != "pass":
             for item in finding.evidence:
-                text += textwrap.wrap(
-                    _printable(item), room, initial_indent="- ", subsequent_indent="  "
-                )
-            text += textwrap.wrap(
-                f"Next: {_printable(finding.remedy)}", room, subsequent_indent="      "
-            )
+                text += _wrap(f"- {item}", room)
+            text += _wrap(f"Next: {finding.remedy}", room)
         lines += [
             (_row(row, widths) if number == 0 else " " * indent) + line
             for number, line in enumerate(text or [""])
@@ -270,6 +267,20 @@ def render(title: str, findings: Sequence[Finding], *, width: int = 100) -> str:
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths))
+
+
+def _wrap(text: str, room: int) -> list[str]:
+    """Wrap a sentence, with further lines under its text, and commands and paths in one piece."""
+    label = re.match(r"(- |Next: )?", text)
+    whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\0"), _printable(text))
+    lines = textwrap.wrap(
+        whole,
+        room,
+        subsequent_indent=" " * (label.end() if label else 0),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _printable(text: str) -> str:

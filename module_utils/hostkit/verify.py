@@ -212,7 +212,11 @@ def _failed(finding_id: str, what: str, answer: Mapping[str, Any], name: str) ->
 def _nofile(name: str, rows: list[dict[str, Any]], wanted: int) -> Finding:
     if not rows:
         return Finding(
-            "nofile", "unknown", "No process of the unit runs, so none has a limit.", subject=name
+            "nofile",
+            "unknown",
+            "No process of the unit runs, so none has a limit.",
+            remedy="Have the instance started, then verify again.",
+            subject=name,
         )
     low = limits.below(rows, "nofile", wanted)
     if low:

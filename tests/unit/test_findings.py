@@ -94,6 +94,13 @@ def test_long_text_is_wrapped_to_the_width() -> None:
     assert "".join(lines).count("word") == 60
 
 
+def test_a_command_stays_on_one_line() -> None:
+    text = "A rather long sentence that leads to it: `journalctl -u vllm@chat -n 100`"
+    for width in range(60, 120):
+        table = render("X", [Finding("health", "fail", text, remedy="Do.")], width=width)
+        assert "`journalctl -u vllm@chat -n 100`" in table
+
+
 def test_no_line_ends_in_a_space_and_control_characters_are_shown_escaped() -> None:
     finding = Finding("completion_failed", "pass", 'It said "a\x1b[31m\tb\nc".')
     table = render("Preflight of gpu1", [finding])
