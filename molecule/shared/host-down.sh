@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # Remove test hosts by name, and each network of theirs that no other host uses any more:
-# host-down.sh NAME... Prints what it removed. Needs root. The guard route stays.
+# host-down.sh CHECKOUT NAME... Prints what it removed. Needs root. The guard route stays.
 set -euo pipefail
 
 # shellcheck source=molecule/shared/lib.sh
 . "$(cd "$(dirname "$0")" && pwd)/lib.sh"
 
+checkout=${1:?Usage: host-down.sh CHECKOUT NAME...}
+shift
+
 exec 9>/run/lock/hostkit-hosts.lock
 flock 9
 for name in "$@"; do
     for container in "hostkit-$name" "hostkit-$name.partial"; do
-        if bed_podman container exists "$container"; then
+        owner=$(bed_other_owner "$container" "$checkout")
+        if [ -n "$owner" ]; then
+            say "Left $container alone: it belongs to the checkout $owner"
+        elif bed_podman container exists "$container"; then
             bed_podman rm --force --time 0 "$container" >/dev/null
             echo "Removed $container"
         fi

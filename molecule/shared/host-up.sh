@@ -54,24 +54,21 @@ fi
 # All that makes this host what it is; when it differs the host is made anew.
 spec=$(printf '%s\n' "$(ulimit -Hn) $(ulimit -Hu)" "${options[@]}" "$apt_options" "$(<"$here/host-init.sh")" "$(<"$key")" | sha256sum | cut -c1-16)
 
-label() { bed_podman container inspect --format "{{ index .Config.Labels \"$1\" }}" "$container" 2>/dev/null || true; }
 state() { bed_podman container inspect --format '{{ .State.Status }}' "$container" 2>/dev/null || true; }
 
 # One at a time: a network must not be removed between its making and its first host.
 exec 9>/run/lock/hostkit-hosts.lock
 flock 9
 
-owner=$(label hostkit.checkout)
-if [ -n "$owner" ] && [ "$owner" != "$checkout" ] && [ -d "$owner" ]; then
-    die "The test host $container belongs to the checkout $owner." \
-        "Stop it there first, or remove it: podman rm --force $container"
-fi
+owner=$(bed_other_owner "$container" "$checkout")
+[ -z "$owner" ] || die "The test host $container belongs to the checkout $owner." \
+    "Stop it there first, or remove it: podman rm --force $container"
 
 remake() { # remake REASON
     bed_podman rm --force --time 0 "$container" >/dev/null
     echo "Removed $container, which $1"
 }
-if [ -n "$(state)" ] && [ "$(label hostkit.spec)" != "$spec" ]; then
+if [ -n "$(state)" ] && [ "$(bed_label "$container" hostkit.spec)" != "$spec" ]; then
     remake "was of another description"
 elif [ "$(state)" = running ] && [ ! -d "/proc/$(bed_podman container inspect --format '{{ .State.Pid }}' "$container")" ]; then
     remake "had died unseen"

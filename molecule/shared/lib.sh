@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # What the scripts of the test hosts share.
 
-export LC_ALL=C
+export LC_ALL=C.UTF-8
 export bed_range=10.89.0.0/16
 
 say() { echo "$*" >&2; }
@@ -39,4 +39,15 @@ bed_apt_options() {
         variable=${scheme}_proxy
         [ -z "${!variable:-}" ] || echo "Acquire::$scheme::Proxy \"${!variable}\";"
     done
+}
+
+bed_label() { # bed_label CONTAINER LABEL
+    bed_podman container inspect --format "{{ index .Config.Labels \"$2\" }}" "$1" 2>/dev/null || true
+}
+
+# The other checkout that a host belongs to, if there is one that still exists.
+bed_other_owner() { # bed_other_owner CONTAINER CHECKOUT
+    local owner
+    owner=$(bed_label "$1" hostkit.checkout)
+    if [ "$owner" != "$2" ] && [ -d "$owner" ]; then echo "$owner"; fi
 }

@@ -20,12 +20,11 @@ while read -r container; do
     [ "$container" = hostkit-demo ] && [ "${1:-}" != --all ] && continue
     hosts+=("${container#hostkit-}")
 done < <("${sudo[@]}" podman ps --all --filter "label=hostkit.checkout=$project" --format '{{ .Names }}')
-"${sudo[@]}" "$here/host-down.sh" "${hosts[@]}"
+[ ${#hosts[@]} = 0 ] || "${sudo[@]}" "$here/host-down.sh" "$project" "${hosts[@]}"
 
 # Molecule believes its state file, not the machine.
-for scenario in "$project"/molecule/*/molecule.yml; do
-    scenario=$(basename "$(dirname "$scenario")")
-    for state in "${HOME}"/.ansible/tmp/molecule.*."$scenario" "$project"/.ansible/tmp/molecule.*."$scenario"; do
-        [ ! -d "$state" ] || { rm -rf "$state" && echo "Removed $state"; }
-    done
-done
+cd "$project"
+molecule=$project/.venv/bin/molecule
+[ ! -x "$molecule" ] || PATH=$project/.venv/bin:$PATH "$molecule" reset --all >/dev/null 2>&1 ||
+    die "molecule could not forget its hosts; run: molecule reset --all"
+echo "Molecule remembers no host of this checkout"
