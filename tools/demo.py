@@ -128,7 +128,7 @@ def demo() -> None:
     report = json.loads((ROOT / "reports" / f"{HOST}-verify.json").read_text())
     request = {"model": name, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
     findings = [from_dict(entry) for entry in report["findings"]]
-    print(f"\n{render(findings)}\n")
+    print(f"\n{render(f'Verification of {HOST}', findings)}\n")
     print(f"You:    {QUESTION}")
     print(textwrap.fill(answer, 96, initial_indent="Model:  ", subsequent_indent="        "))
     print(f"\nAsk it yourself:\n  curl --noproxy '*' {url}/v1/chat/completions \\")
