@@ -8,6 +8,7 @@ set -euo pipefail
 
 checkout=${1:?Usage: host-down.sh CHECKOUT NAME...}
 shift
+command -v podman >/dev/null || exit 0 # then no host was ever made here
 
 exec 9>/run/lock/hostkit-hosts.lock
 flock 9
