@@ -64,11 +64,32 @@ uid:
 """
 
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.hostkit import ports
+
+
+def seen_by_owner(holder: ports.Holder) -> ports.Holder:
+    """Return who holds a socket as its owner sees it, when root may not look.
+
+    Root of a container without CAP_SYS_PTRACE can't see what other users' processes hold; those
+    users can.
+    """
+    if holder.processes or os.geteuid() != 0:
+        return holder
+    try:
+        os.setegid(pwd.getpwuid(holder.listener.uid).pw_gid)  # The kernel compares groups, too.
+        os.seteuid(holder.listener.uid)
+        again = ports.holders(holder.listener.port)
+    except KeyError:  # The user has no entry, so its group is not known.
+        return holder
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    return next((one for one in again if one.listener == holder.listener), holder)
 
 
 def holders(port: int) -> list[dict[str, Any]]:
@@ -79,7 +100,7 @@ def holders(port: int) -> list[dict[str, Any]]:
             "description": holder.describe(),
             "units": sorted({process.unit or "" for process in holder.processes}),
         }
-        for holder in ports.holders(port)
+        for holder in map(seen_by_owner, ports.holders(port))
     ]
 
 

@@ -22,8 +22,7 @@ IDS_OF_ERRORS = {
 SHOWN = 5
 """Most damaged files that are named."""
 
-ROLES_OF_PROCESSES = {
-    "vllm": "API server",
+KINDS_OF_PROCESSES = {
     "VLLM::APIServer": "API server",
     "VLLM::EngineCor": "engine core",
     "VLLM::Worker": "worker",
@@ -58,7 +57,7 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
         found.append(_unit(instance["name"], unit))
         found.append(_port(instance, data["looked"]["ports"]))
         found += _endpoint(instance, answers, wanted["version"])
-        found.append(_nofile(instance["name"], processes, wanted["nofile"]))
+        found.append(_nofile(instance["name"], processes, unit["main_pid"], wanted["nofile"]))
         found += model(instance, seen)
     return found
 
@@ -209,7 +208,7 @@ def _failed(finding_id: str, what: str, answer: Mapping[str, Any], name: str) ->
     )
 
 
-def _nofile(name: str, rows: list[dict[str, Any]], wanted: int) -> Finding:
+def _nofile(name: str, rows: list[dict[str, Any]], main_pid: int, wanted: int) -> Finding:
     if not rows:
         return Finding(
             "nofile",
@@ -227,7 +226,10 @@ def _nofile(name: str, rows: list[dict[str, Any]], wanted: int) -> Finding:
             evidence=tuple(low),
             subject=name,
         )
-    kinds = sorted({ROLES_OF_PROCESSES.get(row["name"], row["name"]) for row in rows})
+    kinds = sorted(
+        "API server" if row["pid"] == main_pid else KINDS_OF_PROCESSES.get(row["name"], row["name"])
+        for row in rows
+    )
     return Finding(
         "nofile",
         "pass",

@@ -41,11 +41,15 @@ STRANGER = {"address": "127.0.0.1", "description": "nginx", "units": ["nginx.ser
 PATH = "/etc/systemd/system/vllm@.service"
 
 
-def process(name: str, soft: int) -> dict[str, Any]:
-    return {"name": name, "pid": 5, "limits": {"nofile": {"soft": soft, "hard": soft}}}
+def process(name: str, soft: int, pid: int = 5) -> dict[str, Any]:
+    return {"name": name, "pid": pid, "limits": {"nofile": {"soft": soft, "hard": soft}}}
 
 
-LIMITS = [process("vllm", 20000), process("VLLM::EngineCor", 20000), process("VLLM::Worker", -1)]
+LIMITS = [
+    process("python", 20000, 811),
+    process("VLLM::EngineCor", 20000),
+    process("VLLM::Worker", -1),
+]
 
 
 def values(**changes: Any) -> dict[str, Any]:
