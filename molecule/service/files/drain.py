@@ -1,9 +1,9 @@
-"""Stop a unit in the middle of a streamed answer: drain.py UNIT PORT MODEL TOKENS; prints what came."""
+"""Stop a unit amid a streamed answer and print what came: drain.py UNIT PORT MODEL TOKENS."""
 
+import http.client
 import json
 import subprocess
 import sys
-import urllib.request
 
 unit, port, model, tokens = sys.argv[1:]
 asked = {
@@ -14,23 +14,19 @@ asked = {
     "stream": True,
     "stream_options": {"include_usage": True},
 }
-request = urllib.request.Request(
-    f"http://127.0.0.1:{port}/v1/completions",
-    json.dumps(asked).encode(),
-    {"Content-Type": "application/json"},
-)
+server = http.client.HTTPConnection("127.0.0.1", int(port), timeout=300)
+server.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
 stop = None
 generated = 0
 done = False
-with urllib.request.urlopen(request, timeout=300) as answer:
-    for line in answer:
-        if stop is None:
-            stop = subprocess.Popen(["systemctl", "stop", unit])
-        text = line.decode().removeprefix("data: ").strip()
-        if text == "[DONE]":
-            done = True
-        elif text:
-            usage = json.loads(text).get("usage")
-            generated = usage["completion_tokens"] if usage else generated
+for line in server.getresponse():
+    if stop is None:
+        stop = subprocess.Popen(["systemctl", "stop", unit], stderr=subprocess.DEVNULL)
+    text = line.decode().removeprefix("data: ").strip()
+    if text == "[DONE]":
+        done = True
+    elif text:
+        usage = json.loads(text).get("usage")
+        generated = usage["completion_tokens"] if usage else generated
 status = stop.wait() if stop else None
 sys.stdout.write(json.dumps({"generated": generated, "done": done, "stop": status}) + "\n")
