@@ -162,6 +162,7 @@ _NOISE = re.compile(
       | \s*File\s".*",\sline\s\d+  # frames of a traceback
       | \s{3,}                     # and the code that they quote
       | .*(it/s|s/it)\]            # progress bars
+      | .*nanobind | \s-\s(leaked|\.\.\.\sskipped)\s  # a library's leak report as it ends
       | .*:\sKilling\sprocess\s     # systemd, one line for each thread
     )
     """,
