@@ -30,7 +30,7 @@ demo-stop: ## remove the demo's host
 test: setup-test lint unit molecule ## everything that CI runs
 
 lint: setup-test ## style and types
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .

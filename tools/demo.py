@@ -21,6 +21,7 @@ from typing import Any
 
 from _core import CACHE, CPU_LOCK, ROOT
 from hostkit.findings import from_dict, render
+from hostkit.instances import normalise
 
 HOST = "demo"
 INVENTORY = "inventories/sandbox"
@@ -77,17 +78,17 @@ def instance() -> tuple[str, dict[str, Any]]:
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     variables = json.loads(output)
-    return variables["ansible_host"], variables["vllm_instances"][0]
+    return variables["ansible_host"], normalise(variables["vllm_instances"][0])
 
 
-def ask(address: str, port: int, model: str) -> str:
+def question(model: str) -> dict[str, Any]:
+    """The request: without sampling, since a model this small wanders off otherwise."""
+    messages = [{"role": "user", "content": QUESTION}]
+    return {"model": model, "messages": messages, "max_tokens": 64, "temperature": 0}
+
+
+def ask(address: str, port: int, body: dict[str, Any]) -> str:
     """The server's answer to the question, asked directly: the host is on this machine."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": QUESTION}],
-        "max_tokens": 64,
-        "temperature": 0,
-    }
     connection = http.client.HTTPConnection(address, port, timeout=120)
     try:
         connection.request(
@@ -123,10 +124,9 @@ def demo() -> None:
         print(f"      {time.monotonic() - started:.0f} s", flush=True)
     address, served = instance()
     url = f"http://{address}:{served['port']}"
-    name = served.get("served_name", served["name"])
-    answer = ask(address, served["port"], name)
+    request = question(served["served_name"])
+    answer = ask(address, served["port"], request)
     report = json.loads((ROOT / "reports" / f"{HOST}-verify.json").read_text())
-    request = {"model": name, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64}
     findings = [from_dict(entry) for entry in report["findings"]]
     print(f"\n{render(f'Verification of {HOST}', findings)}\n")
     print(f"You:    {QUESTION}")
