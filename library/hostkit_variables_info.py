@@ -19,6 +19,12 @@ options:
     type: list
     elements: str
     required: true
+  values:
+    description:
+      - Values of the variables that the roles know. Each is checked against the type and the
+        choices that its role's argument spec states, before that role would check it itself.
+    type: dict
+    default: {}
   instances:
     description: The value of C(vllm_instances), whatever it is.
     type: raw
@@ -41,6 +47,7 @@ EXAMPLES = r"""
 - name: Find misspelt variables
   hostkit_variables_info:
     names: "{{ query('ansible.builtin.varnames', '^(vllm|host_limits)_') }}"
+    values: {vllm_engine_variant: cpu, host_limits_nofile: 65536}
     instances: "{{ vllm_instances }}"
     roles_path: "{{ playbook_dir }}/../roles"
   delegate_to: localhost
@@ -58,7 +65,7 @@ instances:
   sample: [{name: chat, model: /srv/models/chat, served_name: chat, host: 127.0.0.1, port: 8000,
             url: "http://127.0.0.1:8000"}]
 problems:
-  description: Values in the instances that are not allowed.
+  description: Values of variables, then values in the instances, that are not allowed.
   returned: always
   type: list
   elements: dict
@@ -66,6 +73,11 @@ problems:
     - variable: vllm_instances[0].port
       message: "vllm_instances[0].port is 'http'; allowed: a whole number from 1 to 65535."
       remedy: Choose a free port, such as 8000.
+values_valid:
+  description: Whether every value beside the instances is allowed.
+  returned: always
+  type: bool
+  sample: true
 known:
   description: Names of all variables that the roles know, sorted.
   returned: always
@@ -89,6 +101,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.hostkit import config, ready, variables
 from ansible.module_utils.hostkit.instances import normalise
 
@@ -109,10 +122,22 @@ def describe(instance: dict[str, Any]) -> dict[str, Any]:
     return {**instance, "url": f"{scheme}://{address}:{instance['port']}"}
 
 
+def value_problems(values: dict[str, Any], specs: list[dict[str, Any]]) -> list[Any]:
+    """Return the values that Ansible itself would refuse, else those that break a rule of ours."""
+    refused = []
+    for spec in specs:
+        for name in spec.keys() & values.keys():
+            result = ArgumentSpecValidator({name: spec[name]}).validate({name: values[name]})
+            if result.error_messages:
+                refused.append(variables.refused(name, values[name], spec[name]))
+    return refused or variables.problems(values, specs)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "names": {"type": "list", "elements": "str", "required": True},
+            "values": {"type": "dict", "default": {}},
             "instances": {"type": "raw", "default": []},
             "roles_path": {"type": "path", "required": True},
         },
@@ -127,14 +152,18 @@ def main() -> None:
     specs = {file.parent.parent.name: yaml.safe_load(file.read_text()) or {} for file in files}
     known = {name for spec in specs.values() for name in variables.options(spec)}
     wanted = module.params["instances"]
+    invalid = value_problems(
+        module.params["values"], [variables.checkable(spec) for spec in specs.values()]
+    )
     problems = config.problems(wanted)
     module.exit_json(
         changed=False,
         instances=[] if problems else [describe(normalise(instance)) for instance in wanted],
         problems=[
             {"variable": one.variable, "message": one.message, "remedy": one.remedy}
-            for one in problems
+            for one in [*invalid, *problems]
         ],
+        values_valid=not invalid,
         known=sorted(known),
         prefixes=variables.prefixes(specs),
         unknown=variables.unknown(module.params["names"], known, specs),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,58 @@ def test_the_described_keys_of_an_instance_are_those_that_are_accepted() -> None
     assert list(described) == list(instances.KEYS)
     stated = {name: item["default"] for name, item in described.items() if "default" in item}
     assert stated == instances.DEFAULTS
+
+
+SPEC: dict[str, Any] = {
+    "argument_specs": {
+        "main": {
+            "options": {
+                "vllm_root": {"type": "path", "default": "/opt/vllm", "description": "x"},
+                "vllm_cache_root": {"type": "path"},
+                "vllm_engine_variant": {"type": "str", "choices": ["cpu", "cuda"]},
+                "vllm_instances": {"type": "list", "elements": "dict"},
+            }
+        }
+    }
+}
+
+
+def test_instances_are_not_checked_by_type() -> None:
+    assert set(variables.checkable(SPEC)) == {
+        "vllm_root",
+        "vllm_cache_root",
+        "vllm_engine_variant",
+    }
+    assert variables.checkable(SPEC)["vllm_root"] == {"type": "path"}
+
+
+def test_a_refused_value_comes_with_what_is_allowed() -> None:
+    option = variables.checkable(SPEC)["vllm_engine_variant"]
+    problem = variables.refused("vllm_engine_variant", "gpu", option)
+    assert problem.message == "vllm_engine_variant is 'gpu'; allowed: cpu or cuda."
+    numbers = variables.refused("x", "a", {"type": "list", "elements": "int"})
+    assert numbers.allowed == "a list, each a whole number"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wrong"),
+    [
+        ("vllm_root", "/opt/vllm", False),
+        ("vllm_root", "opt/vllm", True),
+        ("vllm_cache_root", "/var/cache/vllm", False),
+        ("vllm_cache_root", "/data/cache", True),
+        ("vllm_cache_root", "/var/cache/../lib", True),
+    ],
+)
+def test_paths_are_absolute_and_caches_lie_where_systemd_makes_them(
+    name: str, value: str, wrong: bool
+) -> None:
+    found = variables.problems({name: value}, [variables.checkable(SPEC)])
+    assert [one.variable for one in found] == ([name] if wrong else [])
+
+
+def test_the_values_that_the_preflight_passes_are_those_of_every_role() -> None:
+    text = (ROLES / "vllm_preflight/vars/main.yml").read_text()
+    pattern = text.split("'ansible.builtin.varnames', '", 1)[1].split("'", 1)[0]
+    for role in SPECS:
+        assert re.match(pattern, f"{role}_something")
