@@ -303,7 +303,7 @@ def _error_text(content: bytes | Mapping[str, Any]) -> str:
 def _network(error: Exception, question: str) -> _RefusedError:
     if isinstance(error, ConnectionRefusedError):
         return _RefusedError("refused", f"{question}: connection refused, nothing listens there")
-    if isinstance(error, TimeoutError):
+    if isinstance(error, (TimeoutError, socket.timeout)):  # one class only since Python 3.10
         return _RefusedError("timeout", f"{question}: no answer in time")
     if isinstance(error, socket.gaierror):
         return _RefusedError("name_resolution", f"{question}: the host's name has no address")

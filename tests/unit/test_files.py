@@ -1,9 +1,14 @@
+from __future__ import annotations
+
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hostkit import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_file_is_written_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
+from __future__ import annotations
+
 import os
 import resource
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hostkit import limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXT = """\
 Limit                     Soft Limit           Hard Limit           Units

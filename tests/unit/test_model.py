@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -5,13 +7,15 @@ import pwd
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hostkit import findings, model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as somebody else")

@@ -1,10 +1,15 @@
+from __future__ import annotations
+
 import os
 import socket
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hostkit import ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

@@ -1,11 +1,16 @@
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hostkit import procfs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 V1 = "12:pids:/system.slice/cron.service\n1:name=systemd:/system.slice/cron.service\n"
 HYBRID = "1:name=systemd:/system.slice/vllm@a.service\n0::/other\n"

@@ -1,16 +1,20 @@
+from __future__ import annotations
+
 import http.server
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hostkit import config, ready, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SERVER = """
 import http.server, sys, time

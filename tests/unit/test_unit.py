@@ -1,10 +1,15 @@
+from __future__ import annotations
+
 import json
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hostkit import config, unit
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INSTANCE = {"name": "chat", "args": {}}
 
