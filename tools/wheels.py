@@ -58,6 +58,10 @@ UNAVAILABLE_ON_CPU = ("torchaudio", "torchcodec", "torchvision")
 The default index has them for CUDA only, and a text model needs none of them.
 """
 
+_NO_WHEELS = """
+Behind a proxy set https_proxy. An index of your own goes into PIP_INDEX_URL; the CPU build of torch,
+which the default index lacks, comes from PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS. Then run it again."""
+
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)
 _LOCAL_HEADER_SIZE = 30
 _NOTICE = """\
@@ -194,7 +198,7 @@ def _pip(arguments: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
-        msg = "pip could not fetch the wheels:\n  " + "\n  ".join(lines[-12:])
+        msg = "pip could not fetch the wheels:\n  " + "\n  ".join(lines[-12:]) + _NO_WHEELS
         raise WheelsError(msg)
 
 
