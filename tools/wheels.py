@@ -59,8 +59,8 @@ The default index has them for CUDA only, and a text model needs none of them.
 """
 
 _NO_WHEELS = """
-Behind a proxy set https_proxy. An index of your own goes into PIP_INDEX_URL; the CPU build of torch,
-which the default index lacks, comes from PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS. Then run it again."""
+Behind a proxy set https_proxy. An index of your own goes into PIP_INDEX_URL; the CPU build of
+torch, which the default index lacks, comes from PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS."""
 
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)
 _LOCAL_HEADER_SIZE = 30
