@@ -683,6 +683,12 @@ def explain_failure(output: str, request: Request) -> str:
             f"the file system of {request.root} ran full; free some space or put vllm_root on a "
             "larger one, and run again"
         )
+    if re.search(r"Resource temporarily unavailable|os error 11\b", output):
+        return (
+            "the installer may start no more threads here, so it ended before it was done; raise the "
+            "limit of the session that it runs in (for ssh without logind: systemctl set-property "
+            "ssh.service TasksMax=4096; in a container its limit of processes), and run again"
+        )
     places = (
         "Name an index that this host reaches in vllm_engine_index_url or "
         "vllm_engine_extra_index_urls, a proxy in vllm_engine_environment, or a directory of "
