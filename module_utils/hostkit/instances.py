@@ -23,6 +23,10 @@ DEFAULTS: dict[str, Any] = {
     "environment": {},
     "drain_seconds": 120,
     "start_timeout_seconds": 1800,
+    "max_connections": 4096,
+    "memory_max": "infinity",
+    "shm_size": "50%",
+    "sandbox_relax": [],
 }
 """Values of the keys that an instance leaves out; `served_name` is then the instance's name."""
 
@@ -30,6 +34,7 @@ KEYS = ("name", "model", "served_name", *DEFAULTS)
 """Every key that an instance may have."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
+_SIZE = re.compile(r"(\d{1,15})([KMGT]?)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
@@ -134,6 +139,17 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
+def _is_size(value: Any) -> bool:
+    """Tell whether a value is a size that systemd and tmpfs both read, of 1 GiB or more."""
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value))
+    return match is not None and int(match[1]) * 1024 ** " KMGT".index(match[2] or " ") >= 1024**3
+
+
+def _is_share(value: Any) -> bool:
+    match = re.fullmatch(r"(\d{1,3})%", str(value))
+    return match is not None and 1 <= int(match[1]) <= 100
+
+
 def _is_option_table(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
         isinstance(key, str) and _OPTION_NAME.fullmatch(key) and item is not None
@@ -218,6 +234,28 @@ _RULES: dict[str, _Rule] = {
         lambda value: _is_whole(value, 1, 86400),
         "a whole number of seconds from 1 to 86400",
         lambda value: "Use 1800 unless the model loads for longer.",
+    ),
+    "max_connections": _Rule(
+        lambda value: _is_whole(value, 1, 500000),
+        "a whole number of connections from 1 to 500000",
+        lambda value: "Use 4096 unless more clients are connected at one time.",
+    ),
+    "memory_max": _Rule(
+        lambda value: value == "infinity" or _is_size(value),
+        "infinity, or bytes with an optional suffix K, M, G or T, at least 1G",
+        lambda value: "Write for example 64G; infinity sets no limit.",
+    ),
+    "shm_size": _Rule(
+        lambda value: _is_share(value) or _is_size(value),
+        "a share of the memory from 1% to 100%, or bytes with an optional suffix K, M, G or T, at "
+        "least 1G",
+        lambda value: "Use 50% unless the host's memory is needed elsewhere.",
+    ),
+    "sandbox_relax": _Rule(
+        lambda value: isinstance(value, (list, tuple))
+        and all(isinstance(one, str) and re.fullmatch("[A-Za-z]+", one) for one in value),
+        "a list of names of sandbox directives",
+        lambda value: "Write for example [IPAddressDeny]; an empty list relaxes nothing.",
     ),
 }
 

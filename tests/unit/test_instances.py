@@ -41,6 +41,10 @@ def test_every_key_may_be_given() -> None:
         "environment": {"VLLM_LOGGING_LEVEL": "DEBUG", "OMP_NUM_THREADS": 4},
         "drain_seconds": 5,
         "start_timeout_seconds": 60,
+        "max_connections": 100,
+        "memory_max": "8G",
+        "shm_size": "4G",
+        "sandbox_relax": ["IPAddressDeny"],
     }
     assert problems([full]) == []
     assert normalise(full)["port"] == 8001
@@ -70,6 +74,13 @@ def test_every_key_may_be_given() -> None:
         ("environment", {"X": "a\nb"}, "on one line"),
         ("drain_seconds", 0, "0 would cut requests in flight"),
         ("start_timeout_seconds", -1, "a whole number of seconds"),
+        ("max_connections", 0, "a whole number of connections"),
+        ("memory_max", "lots", "infinity, or bytes"),
+        ("memory_max", "512M", "at least 1G"),
+        ("shm_size", "0%", "a share of the memory"),
+        ("shm_size", True, "a share of the memory"),
+        ("sandbox_relax", "IPAddressDeny", "a list of names"),
+        ("sandbox_relax", ["No new line\n"], "a list of names"),
         ("served_name", "", "the name that clients send"),
     ],
 )
