@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from . import sandbox
 from .instances import VARIABLE, Problem, normalise
 from .instances import problems as instance_problems
 
@@ -72,6 +73,7 @@ def problems(instances: Any) -> list[Problem]:
                     "Choose one above, such as 8000, and put a proxy in front of it.",
                 )
             )
+        found += _of_sandbox(place, full)
         found += _of_args(f"{place}.args", full["args"])
         found += _of_environment(f"{place}.environment", full["environment"])
     return found
@@ -157,7 +159,8 @@ def render_drop_in(instance: Mapping[str, Any]) -> str:
     The interval of the start limit must exceed the time that all the starts take, or a server that
     dies late in its start is started for ever.
     """
-    start = int(normalise(instance)["start_timeout_seconds"])
+    full = normalise(instance)
+    start = int(full["start_timeout_seconds"])
     return MARKER + (
         "[Unit]\n"
         f"StartLimitIntervalSec={START_LIMIT_BURST * (start + RESTART_SECONDS)}\n"
@@ -166,12 +169,40 @@ def render_drop_in(instance: Mapping[str, Any]) -> str:
         "[Service]\n"
         f"TimeoutStartSec={start}\n"
         f"TimeoutStopSec={stop_timeout(instance)}\n"
+        f"MemoryMax={full['memory_max']}\n"
+        f"{sandbox.lines(full)}"
     )
 
 
 def option_name(key: str) -> str:
     """Return vLLM's name of an option: ``max_model_len`` and ``max-model-len`` are one."""
     return key.replace("_", "-")
+
+
+def _of_sandbox(place: str, instance: Mapping[str, Any]) -> list[Problem]:
+    found = []
+    for number, name in enumerate(instance["sandbox_relax"]):
+        if name not in sandbox.UNDO:
+            near = sandbox.near(name)
+            found.append(
+                Problem(
+                    f"{place}.sandbox_relax[{number}]",
+                    repr(name),
+                    "a directive of the unit's sandbox",
+                    f"Write {near!r} instead." if near else "docs/sandbox.md lists them; remove it.",
+                )
+            )
+    hiding = sandbox.hidden_by(instance["model"], instance["sandbox_relax"])
+    if hiding:
+        found.append(
+            Problem(
+                f"{place}.model",
+                repr(instance["model"]),
+                f"a directory that {hiding} of the unit's sandbox does not hide from the server",
+                f"Move it, such as to /srv/models, or name {hiding} in sandbox_relax.",
+            )
+        )
+    return found
 
 
 def _of_args(place: str, args: Mapping[str, Any]) -> list[Problem]:

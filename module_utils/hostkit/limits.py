@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .procfs import PROC, Process, processes_of_unit, read_process
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 NAMES = {
@@ -34,9 +35,21 @@ NAMES = {
 UNLIMITED = -1
 """Stands for no limit, since a number compares and a word does not."""
 
+BASE_NOFILE = 512
+"""Descriptors of one process without clients, with room: vLLM 0.32 on the CPU has 29 in the API
+server, 50 in the engine core and 86 in a worker when idle; loading opens a file for each shard."""
+
+NOFILE_PER_CONNECTION = 1
+"""Descriptors of the API server for each connected client; docs/sandbox.md has the measurement."""
+
+NOFILE_PER_GPU = 256
+"""Descriptors of a worker for each GPU that it talks to: device nodes, shared memory and sockets of
+NCCL's channels. Not measured; four times NCCL's most channels to one peer (NCCL_MAX_NCHANNELS, 64)."""
+
 _CAP_SYS_RESOURCE = 1 << 24
 """Bit of the capability, include/uapi/linux/capability.h."""
 
+_SIZE = re.compile(r"(\d+)([KMGT]?)")
 _LINE = re.compile(r"(Max [a-z ]+?)\s{2,}(\d+|unlimited)\s+(\d+|unlimited)\b")
 
 
@@ -87,6 +100,40 @@ def may_raise(pid: int, proc: Path = PROC) -> bool:
         effective
         and int(effective.group(1), 16) & _CAP_SYS_RESOURCE
         and uid_map == ["0", "0", "4294967295"]
+    )
+
+
+def parse_size(value: Any) -> int:
+    """Return a size as systemd.resource-control(5) writes it, in bytes; -1 for infinity.
+
+    Args:
+        value: ``infinity``, or a number with an optional suffix K, M, G or T, to the base 1024.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    text = str(value).strip()
+    if text == "infinity":
+        return UNLIMITED
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a size: {text!r}")
+    return int(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
+
+
+def needed_nofile(instance: Mapping[str, Any], gpus: int = 0) -> int:
+    """Return how many open files each process of an instance must be allowed.
+
+    The limit is one for all processes, so it follows from the one that needs most: the API server
+    with a descriptor for each connection, or a worker with those of its GPUs.
+
+    Args:
+        instance: A normalised instance.
+        gpus: GPUs of the host, for an instance that takes all of them.
+    """
+    devices = len(instance["gpus"]) or gpus
+    return BASE_NOFILE + max(
+        int(instance["max_connections"]) * NOFILE_PER_CONNECTION, devices * NOFILE_PER_GPU
     )
 
 
