@@ -6,7 +6,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 
 # Each scenario has hosts of its own; `make molecule SCENARIOS=engine` runs one.
-SCENARIOS ?= bed preflight limits model engine service site
+SCENARIOS ?= bed preflight limits model engine service sandbox site
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \

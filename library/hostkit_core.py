@@ -51,7 +51,16 @@ from pathlib import Path
 
 from ansible.module_utils import hostkit
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hostkit import config, files, instances, ports, procfs, ready, sandbox, unit
+from ansible.module_utils.hostkit import (
+    config,
+    files,
+    instances,
+    ports,
+    procfs,
+    ready,
+    sandbox,
+    unit,
+)
 
 CORE = (hostkit, config, files, instances, ports, procfs, ready, sandbox, unit)
 

@@ -66,6 +66,10 @@ TAXONOMY: dict[str, tuple[str, str]] = {
         "Name an index that the host reaches in `vllm_engine_index_url`, a proxy in "
         "`vllm_engine_environment`, or local wheels in `vllm_engine_wheel_dir`.",
     ),
+    "limits_clamped": (
+        "a limit of the running server that is not the one asked for",
+        "Run site.yml; when it stays so, the host or a drop-in of its own allows no more.",
+    ),
     "lock_mismatch": (
         "no lock file for the engine asked for, or one for another engine",
         "Name an engine that `locks/` holds, or make its lock with playbooks/lock.yml.",
@@ -102,9 +106,17 @@ TAXONOMY: dict[str, tuple[str, str]] = {
         "files of the engine's environment are missing or changed",
         "Run site.yml, which builds the release again.",
     ),
+    "sandbox_ignored": (
+        "a part of the unit's sandbox that is not in force",
+        "Run site.yml; when it stays so, `systemctl cat vllm@NAME` shows which drop-in undoes it.",
+    ),
     "served_model_404": (
         "the server does not serve the model under that name",
         "Ask for one of the names that /v1/models lists, or correct `served_name`.",
+    ),
+    "shm": (
+        "too little shared memory",
+        "Run site.yml with the wanted `shm_size` of the instance.",
     ),
     "timeout": (
         "no answer in time",

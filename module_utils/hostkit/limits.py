@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .procfs import PROC, Process, processes_of_unit, read_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 NAMES = {
@@ -44,7 +44,7 @@ NOFILE_PER_CONNECTION = 1
 
 NOFILE_PER_GPU = 256
 """Descriptors of a worker for each GPU that it talks to: device nodes, shared memory and sockets of
-NCCL's channels. Not measured; four times NCCL's most channels to one peer (NCCL_MAX_NCHANNELS, 64)."""
+NCCL's channels. Not measured: four for each of the 64 channels that NCCL has at most."""
 
 _CAP_SYS_RESOURCE = 1 << 24
 """Bit of the capability, include/uapi/linux/capability.h."""
@@ -118,7 +118,8 @@ def parse_size(value: Any) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"not a size: {text!r}")
-    return int(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
+    size: int = int(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
+    return size
 
 
 def needed_nofile(instance: Mapping[str, Any], gpus: int = 0) -> int:
@@ -170,8 +171,8 @@ def report(
     return rows
 
 
-def below(rows: list[dict[str, Any]], name: str, wanted: int) -> list[str]:
-    """Return a sentence for each process whose soft limit is lower than wanted.
+def below(rows: Sequence[Mapping[str, Any]], name: str, wanted: int) -> list[str]:
+    """Return a sentence for each process that has less of a limit than wanted, soft or hard.
 
     Args:
         rows: What `report` returned.
@@ -179,11 +180,27 @@ def below(rows: list[dict[str, Any]], name: str, wanted: int) -> list[str]:
         wanted: The limit that each process should have, -1 for none.
     """
     return [
-        f"{row['name']} (pid {row['pid']}) has {name} {_show(row['limits'][name]['soft'])}, "
-        f"wanted {_show(wanted)}"
+        _different(row, name, kind, wanted)
         for row in rows
-        if _size(row["limits"][name]["soft"]) < _size(wanted)
+        for kind in ("soft", "hard")
+        if _size(row["limits"][name][kind]) < _size(wanted)
     ]
+
+
+def above(rows: Sequence[Mapping[str, Any]], name: str, wanted: int) -> list[str]:
+    """Return the same for each process that may have more than wanted."""
+    return [
+        _different(row, name, "hard", wanted)
+        for row in rows
+        if _size(row["limits"][name]["hard"]) > _size(wanted)
+    ]
+
+
+def _different(row: Mapping[str, Any], name: str, kind: str, wanted: int) -> str:
+    return (
+        f"{row['name']} (pid {row['pid']}) has {kind} {name} {show(row['limits'][name][kind])}, "
+        f"wanted {show(wanted)}"
+    )
 
 
 def _number(text: str) -> int:
@@ -194,5 +211,6 @@ def _size(value: int) -> float:
     return float("inf") if value == UNLIMITED else value
 
 
-def _show(value: int) -> str:
+def show(value: int) -> str:
+    """Return a limit in words: its number, or ``unlimited``."""
     return "unlimited" if value == UNLIMITED else str(value)

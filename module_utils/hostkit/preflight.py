@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 from typing import TYPE_CHECKING, Any
 
+from . import limits
 from .findings import Finding, from_dict
 from .ports import Listener, serves
 
@@ -29,7 +30,8 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
             Linux host, ``looked``, what hostkit_host_info returned; ``lock``, what vllm_lock_info
             returned; ``plan``, what vllm_release_plan_info returned; ``index``, what
             ansible.builtin.uri returned for the package index when a release has to be built from
-            one; ``models``, what vllm_model_info returned, in the order of the instances.
+            one; ``wanted``, with ``nofile``, the limit that services get; ``models``, what
+            vllm_model_info returned, in the order of the instances.
     """
     looked = data.get("looked") or {}
     found = [*variables(host, data["names"]), *_platform(host, data["facts"], looked)]
@@ -37,6 +39,9 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
         found += _engine(host, data["lock"], data.get("plan") or {}, data.get("index") or {})
     for instance in data["names"]["instances"] if looked else []:
         found.append(port(instance, looked["ports"]))
+    if data.get("wanted"):
+        for instance in data["names"]["instances"]:
+            found.append(nofile(instance, int(data["wanted"]["nofile"])))
     for instance, seen in zip(data["names"]["instances"], data.get("models") or []):
         found += model(instance, seen)
     return found
@@ -198,6 +203,27 @@ def _platform(host: str, facts: Mapping[str, Any], looked: Mapping[str, Any]) ->
         f"{facts.get('architecture')}, Python {facts.get('python_version')}.",
         subject=host,
     )
+
+
+def nofile(instance: Mapping[str, Any], given: int) -> Finding:
+    """Return whether the open files that services get are enough for an instance.
+
+    Args:
+        instance: A normalised instance.
+        given: The variable host_limits_nofile.
+    """
+    name, needed = instance["name"], limits.needed_nofile(instance)
+    if given < needed:
+        return Finding(
+            "nofile",
+            "fail",
+            f"host_limits_nofile is {given}; {name} needs {needed} for max_connections "
+            f"{instance['max_connections']}.",
+            remedy=f"Set host_limits_nofile to {needed} or more, or lower max_connections.",
+            subject=name,
+        )
+    summary = f"host_limits_nofile is {given}, enough for the {needed} that {name} needs."
+    return Finding("nofile", "pass", summary, subject=name)
 
 
 def port(instance: Mapping[str, Any], held: Mapping[str, Sequence[Mapping[str, Any]]]) -> Finding:

@@ -1,4 +1,4 @@
-"""The sandbox of the unit: what can be undone for one instance, and what hides a path from a server.
+"""The sandbox of the unit: what can be undone for one instance, and what hides which path.
 
 The directives themselves stand in the unit's template and, where they follow from the instance, in
 its drop-in (`config.render_drop_in`). Here is what belongs to each of their names. What is in force

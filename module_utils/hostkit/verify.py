@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import limits
+from . import limits, verify_sandbox
 from .findings import Finding
 from .ports import Listener, serves
 from .preflight import model, variables
@@ -36,21 +36,23 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
     Args:
         host: Name of the host.
         data: ``names``, what hostkit_variables_info returned; ``wanted``, with ``version`` of the
-            engine, ``nofile``, ``unit_path``, ``engine_path``,
-            and what was ``compared`` of the engine's files; ``looked``, what
-            hostkit_host_info returned; ``engine``, what vllm_release_info returned; ``units``,
-            ``limits``, ``endpoints`` and ``models``, what the modules of these subjects returned,
-            each in the order of the instances.
+            engine and its ``variant``, ``unit_path``, ``engine_path``, the limits ``nofile``,
+            ``memlock``, ``core`` and ``tasks``, and what was ``compared`` of the engine's files;
+            ``looked``, what hostkit_host_info returned; ``engine``, what vllm_release_info
+            returned; ``sandbox``, what vllm_sandbox_info returned; ``units``, ``limits``,
+            ``endpoints`` and ``models``, what the modules of these subjects returned, each in the
+            order of the instances.
     """
     wanted = data["wanted"]
     found = [*variables(host, data["names"])]
     found += _release(host, data["engine"], wanted["engine_path"], wanted["compared"])
     if data["names"]["instances"]:
         found.append(_unit_file(host, wanted["unit_path"], data["looked"]["paths"]))
-    for instance, unit, processes, answers, seen in zip(
+    for instance, unit, processes, confined, answers, seen in zip(
         data["names"]["instances"],
         data["units"],
         data["limits"],
+        data["sandbox"]["units"],
         data["endpoints"],
         data["models"],
     ):
@@ -58,6 +60,8 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
         found.append(_port(instance, data["looked"]["ports"]))
         found += _endpoint(instance, answers, wanted["version"])
         found.append(_nofile(instance["name"], processes, unit["main_pid"], wanted["nofile"]))
+        sandbox = {**data["sandbox"], **confined}
+        found += verify_sandbox.judge(instance, processes, sandbox, wanted)
         found += model(instance, seen)
     return found
 
@@ -222,7 +226,8 @@ def _nofile(name: str, rows: list[dict[str, Any]], main_pid: int, wanted: int) -
         return Finding(
             "nofile",
             "fail",
-            f"{len(low)} of {len(rows)} processes may open fewer than {wanted} files.",
+            f"{len({one.partition(' has ')[0] for one in low})} of {len(rows)} processes may open "
+            f"fewer than {wanted} files.",
             evidence=tuple(low),
             subject=name,
         )

@@ -4,7 +4,10 @@ import os
 import resource
 from typing import TYPE_CHECKING
 
+import pytest
+
 from hostkit import limits
+from hostkit.instances import normalise
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +46,13 @@ def test_a_process_below_the_wanted_limit_is_named_with_both_numbers() -> None:
         {"pid": 7, "name": "vllm", "limits": {"nofile": {"soft": 20000, "hard": 20000}}},
         {"pid": 8, "name": "VLLM::Worker", "limits": {"nofile": {"soft": -1, "hard": -1}}},
     ]
-    assert limits.below(rows, "nofile", 65536) == ["vllm (pid 7) has nofile 20000, wanted 65536"]
-    assert limits.below(rows, "nofile", -1) == ["vllm (pid 7) has nofile 20000, wanted unlimited"]
+    assert limits.below(rows, "nofile", 65536) == [
+        "vllm (pid 7) has soft nofile 20000, wanted 65536",
+        "vllm (pid 7) has hard nofile 20000, wanted 65536",
+    ]
+    assert limits.above(rows, "nofile", 65536) == [
+        "VLLM::Worker (pid 8) has hard nofile unlimited, wanted 65536"
+    ]
     assert limits.below(rows, "nofile", 20000) == []
 
 
@@ -63,3 +71,17 @@ def test_raising_limits_takes_the_capability_in_the_machines_own_users(tmp_path:
     write(tmp_path, "000001ffffffffff", "0 100000 65536\n")
     assert not limits.may_raise(1, tmp_path)
     assert not limits.may_raise(2, tmp_path)
+
+
+def test_sizes_are_read_as_systemd_writes_them() -> None:
+    sizes = [limits.parse_size(text) for text in ("infinity", "0", 8192, "8M", "2T")]
+    assert sizes == [-1, 0, 8192, 8 * 1024**2, 2 * 1024**4]
+    with pytest.raises(ValueError, match="8Q"):
+        limits.parse_size("8Q")
+
+
+def test_an_instance_needs_a_descriptor_for_each_connection_or_those_of_its_gpus() -> None:
+    chat = normalise({"name": "chat", "model": "/m", "max_connections": 10000})
+    assert limits.needed_nofile(chat) == limits.BASE_NOFILE + 10000
+    many = {**chat, "max_connections": 1, "gpus": [0, 1]}
+    assert limits.needed_nofile(many) == limits.BASE_NOFILE + 2 * limits.NOFILE_PER_GPU

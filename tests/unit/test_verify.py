@@ -42,7 +42,15 @@ PATH = "/etc/systemd/system/vllm@.service"
 
 
 def process(name: str, soft: int, pid: int = 5) -> dict[str, Any]:
-    return {"name": name, "pid": pid, "limits": {"nofile": {"soft": soft, "hard": soft}}}
+    return {
+        "name": name,
+        "pid": pid,
+        "limits": {
+            "nofile": {"soft": soft, "hard": soft},
+            "memlock": {"soft": -1, "hard": -1},
+            "core": {"soft": 0, "hard": 0},
+        },
+    }
 
 
 LIMITS = [
@@ -52,9 +60,23 @@ LIMITS = [
 ]
 
 
+def confined(pid: int = 811, **changes: Any) -> dict[str, Any]:
+    in_force = {"NoNewPrivileges": True, "ProtectSystem": True, "PrivateDevices": False}
+    row = {"pid": pid, "name": "python", "writable": [], "shm_bytes": 2**30, "in_force": in_force}
+    return {**row, **changes}
+
+
+def sandbox(**changes: Any) -> dict[str, Any]:
+    unit = {"name": "chat", "exposure": "1.3", "tasks_max": 32768, "memory_max": -1,
+            "processes": [confined()]}  # fmt: skip
+    host = {"can_filter_addresses": True, "memory_total": 2**31}
+    return {"units": [{**unit, **changes}], **host}
+
+
 def values(**changes: Any) -> dict[str, Any]:
     instance = normalise({"name": "chat", "model": "/srv/models/chat"})
     wanted = {"version": "0.32.0", "nofile": 20000, "unit_path": PATH, "compared": "size",
+              "variant": "cuda", "memlock": "infinity", "core": "0", "tasks": 32768,
               "engine_path": "/opt/vllm/current"}  # fmt: skip
     return {
         "names": {"unknown": {}, "problems": [], "instances": [instance]},
@@ -63,6 +85,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "engine": ENGINE,
         "units": [UNIT],
         "limits": [LIMITS],
+        "sandbox": sandbox(),
         "endpoints": [ANSWERS],
         "models": [MODEL],
         **changes,
@@ -97,6 +120,9 @@ def test_a_server_that_serves_passes_every_check_and_tells_its_figures() -> None
         "served_model_404",
         "completion_failed",
         "nofile",
+        "limits_clamped",
+        "shm",
+        "sandbox_ignored",
         "model_incomplete",
     ]
     assert "3 tokens in 0.40 s, the first after 0.12 s" in found["completion_failed"].summary
@@ -105,7 +131,10 @@ def test_a_server_that_serves_passes_every_check_and_tells_its_figures() -> None
 
 def test_a_host_without_instances_is_proved_by_its_engine_alone() -> None:
     names: dict[str, Any] = {"unknown": {}, "problems": [], "instances": []}
-    found = judge("gpu1", values(names=names, units=[], limits=[], endpoints=[], models=[]))
+    found = judge(
+        "gpu1",
+        values(names=names, units=[], limits=[], sandbox={"units": []}, endpoints=[], models=[]),
+    )
     assert [one.id for one in found] == ["variable_unknown", "variable_invalid", "release_damaged"]
 
 
@@ -187,7 +216,7 @@ def test_a_completion_that_fails_is_named_by_its_cause(error: str, finding_id: s
 def test_a_process_with_a_lower_limit_is_named() -> None:
     finding = only(limits=[[*LIMITS, process("VLLM::Worker", 1024)]])
     assert finding.summary == "1 of 4 processes may open fewer than 20000 files."
-    assert "VLLM::Worker (pid 5) has nofile 1024" in finding.evidence[0]
+    assert "VLLM::Worker (pid 5) has soft nofile 1024" in finding.evidence[0]
 
 
 def test_limits_of_no_process_are_unknown() -> None:
@@ -198,3 +227,55 @@ def test_a_lost_model_file_is_named() -> None:
     problem = {"id": "model_incomplete", "summary": "It lacks config.json.", "remedy": "Copy it."}
     finding = only(models=[{**MODEL, "problems": [problem]}])
     assert (finding.id, finding.subject) == ("model_incomplete", "chat")
+
+
+def test_a_limit_that_the_kernel_clamped_is_named_with_both_numbers() -> None:
+    clamped = {
+        **LIMITS[0],
+        "limits": {**LIMITS[0]["limits"], "memlock": {"soft": 8192, "hard": 8192}},
+    }
+    finding = only(limits=[[clamped, *LIMITS[1:]]])
+    assert finding.id == "limits_clamped"
+    assert finding.evidence[0] == "python (pid 811) has soft memlock 8192, wanted unlimited"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tasks_max": 307}, "pids.max 307, wanted 32768"),
+        ({"memory_max": 4096}, "memory.max 4096, wanted unlimited"),
+        ({"memory_max": None}, "memory.max of the control group can't be read"),
+    ],
+)
+def test_a_limit_of_the_control_group_that_is_another_is_named(
+    changes: dict[str, Any], said: str
+) -> None:
+    finding = only(sandbox=sandbox(**changes))
+    assert (finding.id, said in finding.evidence[0]) == ("limits_clamped", True)
+
+
+def test_small_shared_memory_fails() -> None:
+    finding = only(sandbox=sandbox(processes=[confined(shm_bytes=64 * 1024**2)]))
+    assert (finding.id, "python (pid 811)" in finding.evidence[0]) == ("shm", True)
+
+
+def test_a_directive_that_is_not_in_force_is_named_with_the_process() -> None:
+    open_one = confined(in_force={"ProtectSystem": False}, writable=["/usr"])
+    finding = only(sandbox=sandbox(processes=[confined(), open_one]))
+    assert finding.id == "sandbox_ignored"
+    assert finding.evidence == ("python (pid 811): ProtectSystem; writable: /usr",)
+
+
+def test_a_relaxed_directive_passes_and_is_told() -> None:
+    instance = normalise({"name": "chat", "model": "/m", "sandbox_relax": ["ProtectSystem"]})
+    names: dict[str, Any] = {"unknown": {}, "problems": [], "instances": [instance]}
+    processes = [confined(in_force={"ProtectSystem": False, "NoNewPrivileges": True})]
+    found = judge("gpu1", values(names=names, sandbox=sandbox(processes=processes)))
+    (told,) = [one for one in found if one.id == "sandbox_ignored"]
+    assert (told.status, "relaxed: ProtectSystem" in told.summary) == ("pass", True)
+    assert "exposure 1.3" in told.summary
+
+
+def test_a_packet_filter_that_the_host_can_not_have_is_a_warning() -> None:
+    finding = only(sandbox={**sandbox(), "can_filter_addresses": False})
+    assert (finding.id, finding.status) == ("sandbox_ignored", "warn")

@@ -1,4 +1,4 @@
-"""What the sandbox forbids, tried from inside: attempts.py NAME [VALUE]
+"""What the sandbox forbids, tried from inside: `attempts.py NAME [VALUE]`.
 
 Prints one line of JSON: whether the attempt succeeded, and what was seen. Run by prove.py as the
 main process of a unit; standard library only.
@@ -26,7 +26,10 @@ GPU = Path("/dev/hostkit-probe-gpu")
 CANARY = "hostkit-probe-canary"
 SHARED_KEY = 0x484B5031
 LEFT_KEY = 0x484B5032
-SYSTEM_CALLS = {"x86_64": {"add_key": 248, "keyctl": 250}, "aarch64": {"add_key": 217, "keyctl": 219}}
+SYSTEM_CALLS = {
+    "x86_64": {"add_key": 248, "keyctl": 250},
+    "aarch64": {"add_key": 217, "keyctl": 219},
+}
 
 
 def call(function: str, *arguments: object) -> int:
@@ -86,7 +89,7 @@ def see_shared_memory() -> str:
 
 
 def share_mounts(host_namespace: str) -> str:
-    own = os.stat("/proc/self/ns/mnt").st_ino
+    own = Path("/proc/self/ns/mnt").stat().st_ino
     return must(str(own) == host_namespace, f"own mounts {own}, the host's {host_namespace}")
 
 

@@ -1,8 +1,8 @@
 """Prove each directive of the unit's sandbox: what it forbids fails, and succeeds without it.
 
-prove.py VARIANT: runs attempts.py as the main process of units made from the toolkit's own template,
-`probe-VARIANT@.service`, and drop-ins made by the toolkit's own code. Prints JSON: a list of proofs,
-the exposure score of the unit, and of a bare unit. Needs root.
+`prove.py VARIANT` runs attempts.py as the main process of units made from the toolkit's own
+template, `probe-VARIANT@.service`, and drop-ins made by the toolkit's own code. Prints JSON: a list
+of proofs, the exposure score of the unit, and of a bare unit. Needs root.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 sys.path[:0] = ["/usr/local/lib/vllm-hostkit", str(Path(__file__).parent)]
 
-import attempts
-from hostkit import config, sandbox
+import attempts  # noqa: E402 # where it is installed is known only above
+
+from hostkit import config, sandbox  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,8 +38,9 @@ NO_CAPABILITIES = ("CapabilityBoundingSet", "SecureBits", "SystemCallFilter")
 """What takes root's rights from root: out of the way where an attempt needs them."""
 FILTERS = (
     "LockPersonality", "PrivateDevices", "ProtectClock", "ProtectHostname", "ProtectKernelLogs",
-    "ProtectKernelModules", "ProtectKernelTunables", "RestrictAddressFamilies", "RestrictNamespaces",
-    "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures", "SystemCallFilter",
+    "ProtectKernelModules", "ProtectKernelTunables", "RestrictAddressFamilies",
+    "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID", "SystemCallArchitectures",
+    "SystemCallFilter",
 )  # fmt: skip
 """Each filter of system calls brings NoNewPrivileges with it, see systemd.exec(5)."""
 MOUNTS = (
@@ -116,7 +118,7 @@ def systemctl(*arguments: str) -> None:
 
 
 def write_unit(name: str, relaxed: Sequence[str], base: str, command: tuple[str, ...]) -> None:
-    """Write the drop-ins of one run: the toolkit's own, and one that runs an attempt as the server."""
+    """Write the drop-ins of one run: the toolkit's own, and one that runs an attempt."""
     directory = UNITS / f"{name}.d"
     directory.mkdir()
     instance = {"name": "probe", "model": "/srv/models/none", "sandbox_relax": list(relaxed)}
@@ -225,13 +227,15 @@ def prove(variant: str) -> list[dict[str, object]]:
         results.append(
             {
                 "directive": proof.directive,
+                "holds": under is False and free is True,
                 "with": [under, said_under.strip()],
                 "without": [free, said_free.strip()],
                 "also": proof.also,
             }
         )
     works, said = outcome(allowed)
-    results.append({"directive": "CacheDirectory", "with": [False, said], "without": [works, said]})
+    # What it compiles into its cache must run, or no kernel could be loaded.
+    results.append({"directive": "CacheDirectory", "holds": works is True, "with": [works, said]})
     return results
 
 
