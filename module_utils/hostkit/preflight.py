@@ -39,8 +39,7 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
         found += _engine(host, data["lock"], data.get("plan") or {}, data.get("index") or {})
     for instance in data["names"]["instances"] if looked else []:
         found.append(port(instance, looked["ports"]))
-    if data.get("wanted"):
-        for instance in data["names"]["instances"]:
+        if data.get("wanted"):
             found.append(nofile(instance, int(data["wanted"]["nofile"])))
     for instance, seen in zip(data["names"]["instances"], data.get("models") or []):
         found += model(instance, seen)

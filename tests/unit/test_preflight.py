@@ -33,6 +33,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "lock": LOCK,
         "plan": PLAN,
         "index": {},
+        "wanted": {"nofile": 1048576},
         "models": [MODEL],
         **changes,
     }
@@ -62,6 +63,7 @@ def test_a_host_on_which_all_is_well_passes_every_check() -> None:
         "lock_mismatch",
         "release_damaged",
         "port_in_use",
+        "nofile",
         "model_incomplete",
     ]
 
@@ -191,3 +193,12 @@ def test_a_model_that_could_not_be_looked_at_is_unknown() -> None:
 )
 def test_a_models_proof_is_told(change: dict[str, Any], said: str) -> None:
     assert said in judge("gpu1", values(models=[{**MODEL, **change}]))[-1].summary
+
+
+def test_too_few_open_files_for_the_connections_are_named_with_both_numbers() -> None:
+    finding = only(wanted={"nofile": 4000})
+    assert (finding.id, finding.subject) == ("nofile", "chat")
+    assert finding.summary == (
+        "host_limits_nofile is 4000; chat needs 4608 for max_connections 4096."
+    )
+    assert "4608 or more" in finding.remedy
