@@ -30,7 +30,7 @@ UNDO = {
     "PrivateTmp": "PrivateTmp=no",
     "ProtectClock": "ProtectClock=no",
     "ProtectControlGroups": "ProtectControlGroups=no",
-    "ProtectHome": "ProtectHome=no",
+    "ProtectHome": "ProtectHome=read-only",
     "ProtectHostname": "ProtectHostname=no",
     "ProtectKernelLogs": "ProtectKernelLogs=no",
     "ProtectKernelModules": "ProtectKernelModules=no",
@@ -48,7 +48,10 @@ UNDO = {
     "TemporaryFileSystem": "TemporaryFileSystem=",
     "UMask": "UMask=0022",
 }
-"""Every directive of the sandbox, with the lines that undo it in a drop-in; see systemd.exec(5)."""
+"""Every directive of the sandbox, with the lines that undo it in a drop-in; see systemd.exec(5).
+
+``ProtectHome=no`` would open homes for writing, in spite of ProtectSystem=strict.
+"""
 
 COMPANIONS = {
     "DeviceAllow": "DevicePolicy",

@@ -51,7 +51,7 @@ def test_the_hidden_directories_are_those_of_the_unit() -> None:
 
 def test_a_relaxed_directive_is_undone_last_in_the_drop_in() -> None:
     text = config.render_drop_in({**INSTANCE, "sandbox_relax": ["ProtectHome", "IPAddressDeny"]})
-    assert text.endswith("IPAddressDeny=\nIPAddressAllow=\nProtectHome=no\n")
+    assert text.endswith("IPAddressDeny=\nIPAddressAllow=\nProtectHome=read-only\n")
 
 
 @pytest.mark.parametrize(
