@@ -88,7 +88,7 @@ PROOFS = (
     Proof("InaccessiblePaths", "see_hidden"),
     Proof("PrivateTmp", "see_others_tmp"),
     Proof("TemporaryFileSystem", "see_shared_memory"),
-    Proof("PrivateMounts", "share_mounts", MOUNTS, values=(str(HOST),)),
+    Proof("PrivateMounts", "share_mounts", MOUNTS, "ProtectHome=no\n", (str(HOST),)),
     Proof("NoExecPaths", "execute_own", values=("/tmp",)),
     Proof("PrivateDevices", "open_device", variants=("cpu",)),
     Proof("DevicePolicy", "open_device", ("ProtectClock",), variants=("cuda",)),
