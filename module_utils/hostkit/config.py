@@ -189,9 +189,7 @@ def _of_sandbox(place: str, instance: Mapping[str, Any]) -> list[Problem]:
                     f"{place}.sandbox_relax[{number}]",
                     repr(name),
                     "a directive of the unit's sandbox",
-                    f"Write {near!r} instead."
-                    if near
-                    else "docs/sandbox.md lists them.",
+                    f"Write {near!r} instead." if near else "docs/sandbox.md lists them.",
                 )
             )
     hiding = sandbox.hidden_by(instance["model"], instance["sandbox_relax"])
