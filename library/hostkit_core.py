@@ -34,7 +34,7 @@ EXAMPLES = r"""
   hostkit_core:
     dest: /usr/local/lib/vllm-hostkit
     commands:
-      vllm-ready: "{{ lookup('ansible.builtin.file', 'bin/vllm-ready') }}"
+      vllm-unit: "{{ lookup('ansible.builtin.file', 'bin/vllm-unit') }}"
 """
 
 RETURN = r"""
@@ -53,8 +53,13 @@ from ansible.module_utils import hostkit
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.hostkit import (
     config,
+    endpoint,
     files,
     instances,
+    leftovers,
+    life,
+    lifecycle,
+    metrics,
     ports,
     procfs,
     ready,
@@ -62,7 +67,22 @@ from ansible.module_utils.hostkit import (
     unit,
 )
 
-CORE = (hostkit, config, files, instances, ports, procfs, ready, sandbox, unit)
+CORE = (
+    hostkit,
+    config,
+    endpoint,
+    files,
+    instances,
+    leftovers,
+    life,
+    lifecycle,
+    metrics,
+    ports,
+    procfs,
+    ready,
+    sandbox,
+    unit,
+)
 
 
 def main() -> None:

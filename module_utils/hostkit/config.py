@@ -22,12 +22,6 @@ MARKER = "# Managed by vllm-hostkit: the next run of the playbook overwrites cha
 STOP_MARGIN_SECONDS = 30
 """Time after the drain: vLLM's orderly end takes 5 to 12 s, its workers' limit is 9 s."""
 
-START_LIMIT_BURST = 5
-"""Failed starts until systemd gives up; one start by hand counts too."""
-
-RESTART_SECONDS = 5
-"""Pause before systemd starts a server that ended by itself."""
-
 OWNED_OPTIONS = {
     "device-ids": "gpus",
     "host": "host",
@@ -154,24 +148,26 @@ def stop_timeout(instance: Mapping[str, Any]) -> int:
 
 
 def render_drop_in(instance: Mapping[str, Any]) -> str:
-    """Return what systemd needs to know about one instance.
-
-    The interval of the start limit must exceed the time that all the starts take, or a server that
-    dies late in its start is started for ever.
-    """
+    """Return what systemd needs to know about one instance."""
     full = normalise(instance)
-    start = int(full["start_timeout_seconds"])
+    start, drain = int(full["start_timeout_seconds"]), int(full["drain_seconds"])
     return MARKER + (
         "[Unit]\n"
-        f"StartLimitIntervalSec={START_LIMIT_BURST * (start + RESTART_SECONDS)}\n"
-        f"StartLimitBurst={START_LIMIT_BURST}\n"
+        f"RequiresMountsFor={_quote(full['model'])}\n"
         "\n"
         "[Service]\n"
         f"TimeoutStartSec={start}\n"
         f"TimeoutStopSec={stop_timeout(instance)}\n"
+        f"Environment=HOSTKIT_START_SECONDS={start} HOSTKIT_DRAIN_SECONDS={drain}\n"
         f"MemoryMax={full['memory_max']}\n"
         f"{sandbox.lines(full)}"
     )
+
+
+def _quote(path: str) -> str:
+    """Return a path as unit files take it: quoted, with specifiers and escapes doubled."""
+    text = path.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text}"'
 
 
 def option_name(key: str) -> str:

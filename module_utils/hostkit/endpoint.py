@@ -105,6 +105,51 @@ def ask(request: Request, clock: Callable[[], float] = time.monotonic) -> dict[s
     return result
 
 
+FIRST_QUESTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"prompt": "Once", "max_tokens": 1}),
+    ("/v1/embeddings", {"input": "Once"}),
+    ("/pooling", {"input": "Once"}),
+    ("/classify", {"input": "Once"}),
+    ("/score", {"text_1": "Once", "text_2": "Twice"}),
+)
+"""What to ask of a server whose task is not known, one forward pass each. Which of the routes exist
+depends on the model: a generating one knows the first, a pooling one some of the rest."""
+
+_OTHER_TASK = (400, 404, 405, 422, 501)
+"""Statuses of a server that works, but not for this question."""
+
+
+def first_answer(request: Request) -> dict[str, Any]:
+    """Ask a server for one answer of its model, by whichever route this model has.
+
+    Args:
+        request: Whom to ask, and the name of the model.
+
+    Returns:
+        ``ok``, ``path`` (the route that answered, or ``/health`` when the server knows none of
+        `FIRST_QUESTIONS` or wants a key that is not given here), ``error`` and ``detail`` as `ask`.
+    """
+    for path, question in FIRST_QUESTIONS:
+        connection = _connect(request)
+        try:
+            body = {"model": request.model, **question}
+            _send(connection, request, "POST", path, body).read(MAXIMUM_BODY)
+        except _RefusedError as refusal:
+            if refusal.error == "unauthorized":
+                break
+            if refusal.status in _OTHER_TASK:
+                continue
+            return {"ok": False, "path": path, "error": refusal.error, "detail": refusal.detail}
+        except (OSError, http.client.HTTPException) as error:
+            told = _network(error, f"POST {path}")
+            return {"ok": False, "path": path, "error": told.error, "detail": told.detail}
+        else:
+            return {"ok": True, "path": path, "error": "", "detail": ""}
+        finally:
+            connection.close()
+    return {"ok": True, "path": "/health", "error": "", "detail": ""}
+
+
 def _answer(question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return {"ok": True, "status": 200, "error": "", "detail": "", **question()}

@@ -252,8 +252,10 @@ _RULES: dict[str, _Rule] = {
         lambda value: "Use 50% unless the host's memory is needed elsewhere.",
     ),
     "sandbox_relax": _Rule(
-        lambda value: isinstance(value, (list, tuple))
-        and all(isinstance(one, str) and re.fullmatch("[A-Za-z]+", one) for one in value),
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and all(isinstance(one, str) and re.fullmatch("[A-Za-z]+", one) for one in value)
+        ),
         "a list of names of sandbox directives",
         lambda value: "Write for example [IPAddressDeny]; an empty list relaxes nothing.",
     ),

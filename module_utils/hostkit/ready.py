@@ -1,35 +1,29 @@
-"""Around the start of a unit: who holds its port, what it starts with, when it is ready.
+"""When a server is ready: its unit alone holds the port, it is healthy, and it has answered.
 
-The command ``vllm-ready`` of this module runs before the server (``prepare``) and after it
-(``wait``). Exit status 0: done; 1: the server can't start or did not become ready, with one message
-that says why and what to do; 2: wrong use.
+Health alone is not enough: vLLM says it is healthy where every completion fails, and so does any
+other program that holds the port and answers 200.
 """
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import ipaddress
 import os
-import signal
 import ssl
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import unit
-from .config import read_config
-from .files import write_text
+from . import endpoint
 from .ports import Holder, holders, listeners, serves
-from .procfs import cgroup_path, pids, start_ticks
+from .procfs import cgroup_path, pids, read_process, socket_inodes, start_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import FrameType
+    from collections.abc import Mapping
 
 POLL_SECONDS = 0.1
+
+FAILURES = 3
+"""Failed first answers in a row, a second apart, after which a healthy server counts as broken."""
 
 
 class NotReadyError(Exception):
@@ -40,80 +34,18 @@ class EndedError(NotReadyError):
     """The server's main process is gone."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; see the top of this module."""
-    parser = argparse.ArgumentParser(prog="vllm-ready")
-    parser.add_argument("step", choices=("prepare", "wait"))
-    parser.add_argument("name", help="name of the instance")
-    parser.add_argument("--engine", type=Path, default=Path("/opt/vllm/current"))
-    parser.add_argument("--config-root", type=Path, default=Path("/etc/vllm"))
-    given = parser.parse_args(arguments)
-    places = unit.Places(given.engine, given.config_root)
-    step = prepare if given.step == "prepare" else wait_for_main
-    try:
-        step(given.name, places)
-    except (NotReadyError, OSError) as error:
-        sys.stderr.write(f"vllm-ready: {unit.unit_name(given.name)}: {error}\n")
-        return 1
-    return 0
-
-
-def prepare(name: str, places: unit.Places) -> None:
-    """Refuse to start over a stranger on the port, else record what this start uses.
-
-    Raises:
-        NotReadyError: The port is held, or the configuration can't be read.
-        OSError: A file can't be read or written.
-    """
-    held = strangers_on_port(_options(name, places))
-    if held:
-        raise NotReadyError(
-            f"port in use: {held[0].describe()}. "
-            "Stop that process or give the instance another port."
-        )
-    found = unit.inputs(name, places)
-    if _unit_is_stale(name):
-        found["unit"] = unit.NOT_LOADED
-    places.record_root.mkdir(mode=0o755, exist_ok=True)
-    write_text(
-        places.record(name), unit.render_record(os.environ.get("INVOCATION_ID", ""), found), 0o644
-    )
-
-
-def wait_for_main(name: str, places: unit.Places) -> None:
-    """Wait for the server that systemd has just started, ``$MAINPID``.
-
-    Raises:
-        NotReadyError: See `wait`; also when systemd ends the waiting because its time is over.
-    """
-    look = f"See why: journalctl -u {unit.unit_name(name)} -n 100"
-    state = Waiting()
-
-    def stopped(_signal: int, _frame: FrameType | None) -> None:
-        raise NotReadyError(
-            f"the start was ended before the server was ready ({state.last}). "
-            f"If its time was over, raise start_timeout_seconds of the instance. {look}"
-        )
-
-    signal.signal(signal.SIGTERM, stopped)
-    try:
-        wait(int(os.environ["MAINPID"]), os.getpid(), _options(name, places), state)
-    except KeyError:
-        raise NotReadyError("$MAINPID is not set; systemd runs this as ExecStartPost") from None
-    except EndedError as error:
-        raise NotReadyError(f"{error}. {look}") from None
-
-
 class Waiting:
     """What the server was last seen doing, for the message when its time is over."""
 
     last = "nothing listens on its port"
+    answered_by = ""
+    """What gave the first answer, such as ``/v1/completions``."""
 
 
 def wait(
     main_pid: int, own_pid: int, options: Mapping[str, Any], state: Waiting | None = None
 ) -> None:
-    """Return when the server is ready: its unit alone holds the port and /health answers 200.
+    """Return when the server is ready: its unit alone holds the port, and it answers a request.
 
     Args:
         main_pid: Process id of the server.
@@ -123,24 +55,35 @@ def wait(
 
     Raises:
         EndedError: The server ended.
-        NotReadyError: It shares its port with a stranger.
+        NotReadyError: It shares its port with a stranger, or is healthy but can't answer.
         OSError: /proc/net can't be read.
     """
     born = start_ticks(main_pid)
+    server = read_process(main_pid)
+    uid = server.uid if server else -1
     cgroup = cgroup_path(own_pid)
     state = state or Waiting()
+    failures = 0
     while True:
         if born is None or start_ticks(main_pid) != born:
             raise EndedError("the server ended before it was ready")
         if any(serves(one, str(options["host"])) for one in listeners(int(options["port"]))):
-            ours, strangers = _sort(options, cgroup)
+            ours, strangers = _sort(options, cgroup, uid)
             if ours and strangers:
                 raise NotReadyError(f"the port is shared: {strangers[0].describe()}")
             if ours:
                 status = health(options)
-                if status == 200:
-                    return
                 state.last = f"/health answers {status or 'nothing'}"
+                if status == 200:
+                    first = endpoint.first_answer(request(options))
+                    if first["ok"]:
+                        state.answered_by = str(first["path"])
+                        return
+                    state.last = f"/health answers 200, but {first['detail']}"
+                    failures += 1
+                    if failures >= FAILURES and start_ticks(main_pid) == born:
+                        raise NotReadyError(f"the server can't answer: {state.last}")
+                    time.sleep(1)
             elif strangers:
                 state.last = strangers[0].describe()
         time.sleep(POLL_SECONDS)
@@ -154,17 +97,7 @@ def strangers_on_port(options: Mapping[str, Any]) -> list[Holder]:
 
 def health(options: Mapping[str, Any]) -> int | None:
     """Return the HTTP status of the server's /health, None when it does not answer."""
-    host = reach(str(options["host"]))
-    port = int(options["port"])
-    connection: http.client.HTTPConnection
-    if options.get("ssl-certfile"):
-        # The process was identified already; the name in its certificate is the clients' concern.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        connection = http.client.HTTPSConnection(host, port, timeout=5, context=context)
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection = connect(options, timeout=5)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status
@@ -172,6 +105,42 @@ def health(options: Mapping[str, Any]) -> int | None:
         return None
     finally:
         connection.close()
+
+
+def connect(options: Mapping[str, Any], timeout: float) -> http.client.HTTPConnection:
+    """Return a connection to a server of this host; nothing is sent yet.
+
+    The process was identified already; the name in its certificate is the clients' concern.
+
+    Args:
+        options: vLLM's options for the server.
+        timeout: Seconds for the connection and for each part of an answer.
+    """
+    host, port = reach(str(options["host"])), int(options["port"])
+    if not options.get("ssl-certfile"):
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+
+def request(options: Mapping[str, Any]) -> endpoint.Request:
+    """Return how to ask a server for one token.
+
+    The process was identified already; the name in its certificate is the clients' concern.
+    """
+    scheme = "https" if options.get("ssl-certfile") else "http"
+    host = reach(str(options["host"]))
+    host = f"[{host}]" if ":" in host else host
+    names = options.get("served-model-name") or options.get("model", "")
+    return endpoint.Request(
+        url=f"{scheme}://{host}:{options['port']}{options.get('root-path', '')}",
+        model=str(names[0] if isinstance(names, list) else names),
+        max_tokens=1,
+        verify_tls=False,
+        completion_timeout=600,
+    )
 
 
 def reach(host: str) -> str:
@@ -187,31 +156,19 @@ def reach(host: str) -> str:
     return host
 
 
-def _options(name: str, places: unit.Places) -> dict[str, Any]:
-    path = places.instance(name) / "config.yaml"
-    try:
-        options = read_config(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise NotReadyError(f"{path}: {error}. Run the playbook to write it anew.") from None
-    if "port" not in options or "host" not in options:
-        raise NotReadyError(f"{path} lacks host or port. Run the playbook to write it anew.")
-    return options
+def _sort(
+    options: Mapping[str, Any], cgroup: str | None, uid: int
+) -> tuple[list[Holder], list[Holder]]:
+    """Return who holds the port: this unit's processes, and others.
 
-
-def _unit_is_stale(name: str) -> bool:
-    """Tell whether systemd is about to use older unit files than those on disk."""
-    shown = subprocess.run(
-        ["systemctl", "show", "--property=NeedDaemonReload", unit.unit_name(name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return shown.stdout.strip() == "NeedDaemonReload=yes"
-
-
-def _sort(options: Mapping[str, Any], cgroup: str | None) -> tuple[list[Holder], list[Holder]]:
-    """Return who holds the port: this unit's processes, and others."""
+    In a container without CAP_SYS_PTRACE not even root sees who holds another user's socket. Then
+    the user decides: before the start nobody held the port.
+    """
     own = [pid for pid in pids() if cgroup is not None and cgroup_path(pid) == cgroup]
     host = str(options["host"])
     found = [one for one in holders(int(options["port"]), among=own) if serves(one.listener, host)]
-    return [one for one in found if one.processes], [one for one in found if not one.processes]
+    hidden = not any(socket_inodes(pid) for pid in own if pid != os.getpid())
+    ours = [
+        one for one in found if one.processes or (hidden and uid == one.listener.uid != os.getuid())
+    ]
+    return ours, [one for one in found if one not in ours]

@@ -685,9 +685,9 @@ def explain_failure(output: str, request: Request) -> str:
         )
     if re.search(r"Resource temporarily unavailable|os error 11\b", output):
         return (
-            "the installer may start no more threads here, so it ended before it was done; raise the "
-            "limit of the session that it runs in (for ssh without logind: systemctl set-property "
-            "ssh.service TasksMax=4096; in a container its limit of processes), and run again"
+            "the installer may start no more threads here, so it ended before it was done; raise "
+            "the limit of the session that it runs in (for ssh without logind: systemctl "
+            "set-property ssh.service TasksMax=4096; in a container its limit of processes)"
         )
     places = (
         "Name an index that this host reaches in vllm_engine_index_url or "

@@ -47,12 +47,14 @@ class Places:
         config_root: Directory that holds ``instances``.
         unit_roots: Directories of unit files.
         record_root: Directory of the records of starts.
+        cache_root: Directory of the instances' cache directories.
     """
 
     engine: Path
     config_root: Path
     unit_roots: Sequence[Path] = UNIT_ROOTS
     record_root: Path = RECORD_ROOT
+    cache_root: Path = Path("/var/cache/vllm")
 
     def instance(self, name: str) -> Path:
         """Return the directory of an instance's own files."""
@@ -61,6 +63,10 @@ class Places:
     def record(self, name: str) -> Path:
         """Return the record of an instance's last start."""
         return self.record_root / f"{name}.json"
+
+    def life(self, name: str) -> Path:
+        """Return the record of an instance's life, see the module `life`."""
+        return self.record_root / f"{name}.life.json"
 
 
 def unit_name(name: str) -> str:
@@ -159,11 +165,16 @@ _NOISE = re.compile(
     (
       \s*$
       | .*\b(INFO|DEBUG)\s\d        # vLLM's own lines
+      | INFO:\s{2,}                 # uvicorn's
+      | \S+\.py:\d+:\s\w*Warning:  # Python's, with the code that they quote
+      | \s\s(?!Value\serror)\S
+      | \[W\d+\s                   # torch's
       | \s*File\s".*",\sline\s\d+  # frames of a traceback
       | \s{3,}                     # and the code that they quote
       | .*(it/s|s/it)\]            # progress bars
       | .*nanobind | \s-\s(leaked|\.\.\.\sskipped)\s  # a library's leak report as it ends
       | .*:\sKilling\sprocess\s     # systemd, one line for each thread
+      | vllm-unit:\s\S+:\s\|        # what was said before, said again at the end
     )
     """,
     re.VERBOSE,

@@ -33,6 +33,7 @@ esac
 
 # Service sandboxes are made of mounts (SYS_ADMIN) and device nodes (MKNOD); firewalls need NET_ADMIN;
 # sshd ends a session with a terminal, which asynchronous tasks ask for, when it can't write to the audit log.
+# Root sees other users' files and sockets in /proc by SYS_PTRACE, as on a real host.
 # The device rule lets DeviceAllow= of a GPU be told from a refusal.
 options=(
     --hostname "$name" --network "$network" --ip "$address" "${run_options[@]}"
@@ -41,6 +42,7 @@ options=(
     --pids-limit -1
     --systemd=always --stop-signal=SIGRTMIN+3 --http-proxy=false
     --cap-add NET_ADMIN --cap-add SYS_ADMIN --cap-add MKNOD --cap-add SYS_NICE --cap-add AUDIT_WRITE
+    --cap-add SYS_PTRACE
     --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt label=disable
     --device-cgroup-rule 'c 195:* rwm'
     --volume "$here/host-init.sh:/usr/local/sbin/host-init:ro"

@@ -76,7 +76,12 @@ def test_systemds_times_follow_from_the_instance() -> None:
     text = config.render_drop_in(INSTANCE)
     assert "TimeoutStartSec=900\n" in text
     assert "TimeoutStopSec=90\n" in text
-    assert "StartLimitIntervalSec=4525\n" in text
+    assert "Environment=HOSTKIT_START_SECONDS=900 HOSTKIT_DRAIN_SECONDS=60\n" in text
+
+
+def test_a_server_waits_for_the_mount_of_its_model_whatever_its_path() -> None:
+    text = config.render_drop_in({**INSTANCE, "model": '/srv/a 100% "b"'})
+    assert 'RequiresMountsFor="/srv/a 100%% \\"b\\""\n' in text
 
 
 def test_good_instances_have_no_problems() -> None:

@@ -25,18 +25,21 @@ def test_the_command_runs_with_what_is_installed_beside_it_and_nothing_else(
     (tmp_path / "hostkit").mkdir()
     for part in ("__init__", *installed_parts()):
         shutil.copy(ROOT / f"module_utils/hostkit/{part}.py", tmp_path / "hostkit")
-    shutil.copy(ROOT / "bin/vllm-ready", tmp_path)
+    shutil.copy(ROOT / "bin/vllm-unit", tmp_path)
     ran = subprocess.run(
-        [sys.executable, "-IB", str(tmp_path / "vllm-ready"), "prepare", "a",
+        [sys.executable, "-IB", str(tmp_path / "vllm-unit"), "check", "a",
          "--config-root", str(tmp_path)],
         capture_output=True, text=True, check=False, cwd="/",
     )  # fmt: skip
     assert ran.returncode == 1
-    assert ran.stderr.startswith("vllm-ready: vllm@a.service: [Errno 2] No such file")
+    assert ran.stderr == (
+        f"vllm-unit: vllm@a.service: {tmp_path}/instances/a/config.yaml is missing. "
+        "Run the playbook to write it anew.\n"
+    )
 
 
 def test_wrong_use_of_the_command_is_told_from_failure() -> None:
     ran = subprocess.run(
-        [sys.executable, str(ROOT / "bin/vllm-ready"), "sing"], capture_output=True, check=False
+        [sys.executable, str(ROOT / "bin/vllm-unit"), "sing"], capture_output=True, check=False
     )
     assert ran.returncode == 2

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hostkit import config, ready, unit
+from hostkit import ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SERVER = """
 import http.server, sys, time
@@ -91,29 +90,6 @@ def test_a_stranger_who_answers_200_is_not_this_units_server(
     assert f"127.0.0.1:{port} is held by a process of uid" in state.last
 
 
-def test_a_held_port_is_refused_before_the_start_with_its_holder(tmp_path: Path, port: int) -> None:
-    directory = tmp_path / "instances/a"
-    directory.mkdir(parents=True)
-    instance = {"name": "a", "model": "/m", "port": port}
-    (directory / "config.yaml").write_text(config.render_config(instance))
-    places = unit.Places(tmp_path / "current", tmp_path, [], tmp_path / "run")
-    with (
-        socket.create_server(("127.0.0.1", port)),
-        pytest.raises(ready.NotReadyError, match=rf"port in use: .* pid {os.getpid()} "),
-    ):
-        ready.prepare("a", places)
-    assert not places.record("a").exists()
-
-
-def test_a_configuration_without_port_is_refused_with_its_path(tmp_path: Path) -> None:
-    directory = tmp_path / "instances/a"
-    directory.mkdir(parents=True)
-    (directory / "config.yaml").write_text('host: "127.0.0.1"\n')
-    places = unit.Places(tmp_path / "current", tmp_path, [], tmp_path / "run")
-    with pytest.raises(ready.NotReadyError, match=r"config\.yaml lacks host or port"):
-        ready.prepare("a", places)
-
-
 @pytest.mark.parametrize(
     ("host", "address"),
     [
@@ -127,12 +103,3 @@ def test_a_configuration_without_port_is_refused_with_its_path(tmp_path: Path) -
 )
 def test_a_server_on_all_addresses_is_reached_on_loopback(host: str, address: str) -> None:
     assert ready.reach(host) == address
-
-
-def test_the_command_says_what_is_missing_and_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ready.main(["prepare", "a", "--config-root", str(tmp_path)]) == 1
-    assert f"vllm@a.service: [Errno 2] No such file or directory: '{tmp_path}" in (
-        capsys.readouterr().err
-    )

@@ -401,8 +401,8 @@ def test_a_session_that_may_start_no_more_threads_is_told_as_such(tmp_path: Path
     said = (
         "Prepared 148 packages in 12.46s\n"
         "thread 'main2' (1895) panicked at crates/uv-threads/src/lib.rs:70:14:\n"
-        "failed to initialize global rayon pool: ThreadPoolBuildError { kind: IOError(Os { code: 11, "
-        'kind: WouldBlock, message: "Resource temporarily unavailable" }) }'
+        "failed to initialize global rayon pool: ThreadPoolBuildError { kind: IOError(Os "
+        '{ code: 11, kind: WouldBlock, message: "Resource temporarily unavailable" }) }'
     )
     text = explain_failure(said, a_request(tmp_path))
     assert "no more threads" in text
