@@ -57,6 +57,9 @@ SETTING_ERRORS = re.compile(
 )
 """What a start says that can't succeed until a person changes something."""
 
+_TOLD = "[shutdown] API server: shutdown triggered"
+_ENGINE_DEAD = re.compile(r"EngineDeadError|Worker proc \S+ died unexpectedly")
+
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -70,6 +73,8 @@ class End:
         status: ``$EXIT_STATUS``: an exit status or the name of a signal.
         oom_kills: Processes of the unit that the kernel ended for want of memory.
         lines: What the server said that tells why, oldest first.
+        told: Whether the API server said that a signal told it to end.
+        engine_dead: Whether it said that its engine or a worker died.
         at: When, in seconds since the epoch.
     """
 
@@ -78,6 +83,8 @@ class End:
     status: str
     oom_kills: int = 0
     lines: Sequence[str] = ()
+    told: bool = False
+    engine_dead: bool = False
     at: float = 0.0
 
 
@@ -121,6 +128,14 @@ def write(name: str, places: Places, record: Mapping[str, Any]) -> None:
     """
     make_directory(places.record_root, 0o755)
     write_text(places.life(name), json.dumps(dict(record), indent=1) + "\n", 0o644)
+
+
+def seen(lines: Sequence[str]) -> dict[str, bool]:
+    """Return what a server's own lines tell about its end, as `End` wants it."""
+    return {
+        "told": any(_TOLD in line for line in lines),
+        "engine_dead": any(_ENGINE_DEAD.search(line) for line in lines),
+    }
 
 
 def begin(record: Mapping[str, Any], now: float, restarts: int) -> dict[str, Any]:
@@ -203,9 +218,19 @@ def _cause(record: Mapping[str, Any], end: End, phase: str) -> tuple[str, str]:
         (end.result == "timeout", "timeout", f"systemd ended it when its time was over{when}."),
         ("cut_off" in record, "cut-off", str(record.get("cut_off"))),
         (
+            end.engine_dead and end.code == "exited" and phase != "starting",
+            "engine-died",
+            f"Its engine died{when}, and the API server ended after it.",
+        ),
+        (
             asked and (phase == "starting" or end.status in ("0", "TERM")),
             "stopped",
             "It was stopped.",
+        ),
+        (
+            end.status == "TERM" or (end.told and end.status == "0"),
+            "told",
+            "A signal that did not come from systemd told it to end.",
         ),
         (not end.code, "refused", "A step before the server failed."),
         (

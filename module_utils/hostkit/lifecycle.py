@@ -248,12 +248,14 @@ def ended(name: str, places: unit.Places, user: str) -> int:
     """Record why the server ended, remove what it left, and decide whether it starts again."""
     record = life.read(name, places)
     asked = record.get("stop_requested_at") is not None
+    said = _journal(name)
     end = life.End(
         result=os.environ.get("SERVICE_RESULT", ""),
         code=os.environ.get("EXIT_CODE", ""),
         status=os.environ.get("EXIT_STATUS", ""),
         oom_kills=_oom_kills(),
-        lines=[] if asked else _journal(name),
+        lines=[] if asked else unit.relevant_lines(said, JOURNAL_LINES),
+        **life.seen(said),
         at=time.time(),
     )
     _end_leftovers(name, places, user, final=True)
@@ -413,7 +415,7 @@ def _oom_kills() -> int:
 
 
 def _journal(name: str) -> list[str]:
-    """Return what this run of the unit said that tells why it ended."""
+    """Return what the server said in this run of the unit."""
     command = ["journalctl", "--quiet", "--no-pager", "--output=cat", "--lines=2000"]
     invocation = os.environ.get("INVOCATION_ID")
     if not invocation:
@@ -428,8 +430,7 @@ def _journal(name: str) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = ran.stdout.decode(errors="replace").splitlines()
-    server = [line for line in lines if not line.startswith("vllm-unit:")]
-    return unit.relevant_lines(server, JOURNAL_LINES)
+    return [line for line in lines if not line.startswith("vllm-unit:")]
 
 
 STEPS: dict[str, Callable[[str, unit.Places, str], int]] = {

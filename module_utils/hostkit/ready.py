@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 
 FAILURES = 3
-"""Failed first answers in a row, a second apart, after which a healthy server counts as broken."""
+"""Failed first answers in a row after which a healthy server counts as broken."""
+
+RETRY_SECONDS = 1.0
+"""Pause after a failed first answer."""
 
 
 class NotReadyError(Exception):
@@ -83,7 +86,7 @@ def wait(
                     failures += 1
                     if failures >= FAILURES and start_ticks(main_pid) == born:
                         raise NotReadyError(f"the server can't answer: {state.last}")
-                    time.sleep(1)
+                    time.sleep(RETRY_SECONDS)
             elif strangers:
                 state.last = strangers[0].describe()
         time.sleep(POLL_SECONDS)

@@ -127,12 +127,11 @@ class Unit:
                 found["worker"] = workers[-1]
         return found
 
-    def is_clean(self, main: int) -> bool:
-        """Tell whether the old server is gone with all that belongs to it."""
-        state = self.show("SubState")
-        return state in ("auto-restart", "dead", "failed") or (
-            state.startswith("start") and self.show("MainPID") != str(main)
-        )
+    def end_since(self, began: float) -> dict[str, Any]:
+        """Return how the unit ended after a moment, when all that belongs to it is gone."""
+        last: dict[str, Any] = life.read(self.name, self.places).get("last_end", {})
+        over = last.get("at", 0.0) >= began and not self.show("SubState").startswith("stop")
+        return last if over else {}
 
     def left(self, old: dict[str, int | None]) -> list[str]:
         """Return what the ended server has left behind, in words."""
@@ -189,15 +188,12 @@ def die(server: Unit, row: dict[str, str]) -> dict[str, str]:
         time.sleep(1)
     victims = server.processes()
     old = {str(pid): procfs.start_ticks(pid) for pid in victims.values()}
-    main = victims["API server"]
-    born = procfs.start_ticks(main)
-    began = time.monotonic()
+    began = time.time()
     kill(server, row["signal"], victims[row["process"]])
-    ended = server.wait_for(lambda: procfs.start_ticks(main) != born, 90)
-    clean = server.wait_for(lambda: server.is_clean(main), 60)
-    seconds = time.monotonic() - began
+    ended = server.wait_for(lambda: server.end_since(began), 120)
+    seconds = time.time() - began
+    record = server.end_since(began)
     left = server.left(old)
-    record = life.read(server.name, server.places)["last_end"]
     if client:
         client.join(60)
     if row["signal"] == "memory":
@@ -212,8 +208,8 @@ def die(server: Unit, row: dict[str, str]) -> dict[str, str]:
     return {
         **row,
         "client": client.outcome if client else "-",
-        "cause": record["cause"] if ended and clean else "HANGS",
-        "next": "restart" if record["next"].startswith("starts") else "down",
+        "cause": record["cause"] if ended else "none",
+        "next": "restart" if record.get("next", "").startswith("starts") else "down",
         "seconds": f"{seconds:.1f}",
         "left": ", ".join(left) or "nothing",
         "next start": "works" if works else "FAILS",

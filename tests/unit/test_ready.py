@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -103,3 +103,57 @@ def test_a_stranger_who_answers_200_is_not_this_units_server(
 )
 def test_a_server_on_all_addresses_is_reached_on_loopback(host: str, address: str) -> None:
     assert ready.reach(host) == address
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    """A healthy server that answers each route with the status that a test has set."""
+
+    statuses: ClassVar[dict[str, int]] = {}
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(self.statuses.get(self.path, 404))
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def answering() -> Iterator[dict[str, Any]]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {**options(server.server_address[1]), "model": "/m"}
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "by"),
+    [
+        ({"/v1/completions": 200}, "/v1/completions"),
+        ({"/v1/completions": 400, "/v1/embeddings": 200}, "/v1/embeddings"),
+        ({"/pooling": 200}, "/pooling"),
+        ({"/v1/completions": 401}, "/health"),
+        ({}, "/health"),
+    ],
+)
+def test_a_server_is_ready_when_its_model_has_answered_by_the_route_it_has(
+    answering: dict[str, Any], statuses: dict[str, int], by: str
+) -> None:
+    Answering.statuses = statuses
+    state = ready.Waiting()
+    ready.wait(os.getpid(), os.getpid(), answering, state)
+    assert state.answered_by == by
+
+
+def test_a_healthy_server_whose_every_answer_fails_is_not_ready(
+    answering: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Answering.statuses = {"/v1/completions": 500}
+    monkeypatch.setattr(ready, "RETRY_SECONDS", 0.01)
+    with pytest.raises(ready.NotReadyError, match=r"can't answer: /health answers 200, but .* 500"):
+        ready.wait(os.getpid(), os.getpid(), answering)
