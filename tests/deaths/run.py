@@ -102,8 +102,9 @@ class Unit:
         return False
 
     def serve(self) -> None:
-        """Have the unit active and forget its earlier deaths."""
-        if self.show("ActiveState") != "active" or life.read(self.name, self.places)["deaths"]:
+        """Have the unit active, and so few deaths on its record that one more does not end it."""
+        deaths = life.read(self.name, self.places)["deaths"]
+        if self.show("ActiveState") != "active" or len(deaths) > life.DEATH_LIMIT - 3:
             subprocess.run(["systemctl", "reset-failed", self.unit], check=False)
             self.control("restart")
 
