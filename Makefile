@@ -1,12 +1,12 @@
 # The two commands: `make demo` and `make test`. `make` alone lists all of them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bed setup-test demo demo-stop test lint unit docs molecule bench lock-controller clean
+.PHONY: help setup setup-bed setup-test demo demo-stop test test-full lint unit docs molecule bench lock-controller clean
 SHELL := /bin/sh
 BIN := .venv/bin
 
 # Each scenario has hosts of its own; `make molecule SCENARIOS=engine` runs one.
-SCENARIOS ?= bed preflight limits model engine service sandbox site
+SCENARIOS ?= bed preflight limits model engine service life sandbox site
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -28,6 +28,9 @@ demo-stop: ## remove the demo's host
 	@$(BIN)/python tools/demo.py --stop
 
 test: setup-test lint unit molecule ## everything that CI runs
+
+test-full: export HOSTKIT_FULL = 1
+test-full: test ## the same, with every death of tests/deaths/matrix.md (half an hour more)
 
 lint: setup-test ## style and types
 	$(BIN)/ruff check --quiet .

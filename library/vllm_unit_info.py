@@ -126,6 +126,15 @@ units:
       description: Why, in words.
       type: str
       sample: it runs with what is on disk
+    last_end:
+      description:
+        - How the server last ended since the host came up; empty when it has not. V(at) in seconds since
+          the epoch, V(phase) (V(starting), V(serving) or V(draining)), V(asked) whether someone had asked
+          for it, V(cause), V(summary), V(evidence), and V(next), what follows.
+      type: dict
+      sample: {at: 1796123731.9, phase: serving, asked: false, cause: oom,
+               summary: The kernel ended a process of it for want of memory., evidence: [],
+               next: "starts again in 5 s, death 1 of at most 5"}
     journal:
       description: Lines that tell why a start failed, oldest first.
       type: list
@@ -138,7 +147,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.hostkit import procfs, unit
+from ansible.module_utils.hostkit import life, procfs, unit
 
 
 def journal(module: AnsibleModule, name: str, invocation: str, limit: int) -> list[str]:
@@ -180,6 +189,7 @@ def describe(
         "inputs": now,
         "action": action,
         "reason": reason,
+        "last_end": life.read(name, places).get("last_end", {}),
         "journal": journal(
             module, name, shown.get("InvocationID", ""), module.params["journal_lines"]
         ),

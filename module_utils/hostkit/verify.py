@@ -99,11 +99,18 @@ def _unit_file(host: str, path: str, paths: Mapping[str, bool]) -> Finding:
 def _unit(name: str, unit: Mapping[str, Any]) -> Finding:
     label, state = unit["unit"], f"{unit['active_state']} ({unit['sub_state']})"
     if unit["active_state"] != "active":
+        last = unit["last_end"]
+        summary = (
+            f"{label} is {state}; its last result is {unit['result']}, "
+            f"exit status {unit['exit_status']}."
+        )
+        if last:
+            summary += f" {last['summary']}"
+            summary += f" It {last['next']}." if last["next"] else ""
         return Finding(
             "unit_inactive",
             "fail",
-            f"{label} is {state}; its last result is {unit['result']}, "
-            f"exit status {unit['exit_status']}.",
+            summary,
             evidence=tuple(unit["journal"]),
             subject=name,
         )

@@ -23,6 +23,7 @@ UNIT = {
     "action": "none",
     "reason": "it runs with what is on disk",
     "journal": ["OSError: no"],
+    "last_end": {},
 }
 ANSWERS: dict[str, Any] = {
     "url": "http://127.0.0.1:8000",
@@ -162,6 +163,12 @@ def test_a_unit_that_is_down_shows_the_end_of_its_journal() -> None:
     finding = only(units=[unit])
     assert (finding.id, finding.evidence) == ("unit_inactive", ("OSError: no",))
     assert "exit status 1" in finding.summary
+
+
+def test_a_unit_that_is_down_tells_why_it_stays_so() -> None:
+    last = {"summary": "Its engine died.", "next": "stays down: it died 5 times"}
+    finding = only(units=[{**UNIT, "active_state": "failed", "last_end": last}])
+    assert finding.summary.endswith("Its engine died. It stays down: it died 5 times.")
 
 
 def test_a_unit_that_would_not_start_at_boot_fails() -> None:
