@@ -128,9 +128,10 @@ units:
       sample: it runs with what is on disk
     last_end:
       description:
-        - How the server last ended since the host came up; empty when it has not. V(at) in seconds since
-          the epoch, V(phase) (V(starting), V(serving) or V(draining)), V(asked) whether someone had asked
-          for it, V(cause), V(summary), V(evidence), and V(next), what follows.
+        - How the server last ended since the host came up; empty when it has not.
+        - V(at) in seconds since the epoch, V(phase) (V(starting), V(serving) or V(draining)),
+          V(asked) whether someone had asked for it, V(cause), V(summary), V(evidence), and V(next),
+          what follows.
       type: dict
       sample: {at: 1796123731.9, phase: serving, asked: false, cause: oom,
                summary: The kernel ended a process of it for want of memory., evidence: [],
