@@ -64,6 +64,7 @@ from ansible.module_utils.hostkit import (
     procfs,
     ready,
     sandbox,
+    status,
     unit,
 )
 
@@ -81,6 +82,7 @@ CORE = (
     procfs,
     ready,
     sandbox,
+    status,
     unit,
 )
 
