@@ -142,6 +142,10 @@ TAXONOMY: dict[str, tuple[str, str]] = {
         "a variable that no role knows",
         "Correct the name in the inventory, or remove the variable.",
     ),
+    "vram_free_below_util": (
+        "less GPU memory is free than the servers are told to take",
+        "Lower `gpu_memory_utilization` in `args` of the instance, or give it another GPU.",
+    ),
     "wheel_hash": (
         "a wheel is missing from the wheel directory or is not the locked one",
         "Fill the wheel directory again with tools/wheels.py.",

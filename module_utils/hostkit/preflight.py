@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from typing import TYPE_CHECKING, Any
 
-from . import limits
+from . import gpus, limits
 from .findings import Finding, from_dict
 from .ports import Listener, serves
 
@@ -35,6 +35,9 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
     """
     looked = data.get("looked") or {}
     found = [*variables(host, data["names"]), *_platform(host, data["facts"], looked)]
+    made = (data.get("lock") or {}).get("lock") or {}
+    if made.get("variant") == "cuda":
+        found += _budgets(host, data["names"]["instances"])
     if data.get("lock"):
         found += _engine(host, data["lock"], data.get("plan") or {}, data.get("index") or {})
     for instance in data["names"]["instances"] if looked else []:
@@ -49,6 +52,17 @@ def judge(host: str, data: Mapping[str, Any]) -> list[Finding]:
 def of_problem(problem: Mapping[str, Any], subject: str) -> Finding:
     """Return a finding of a problem that a module found, which has the same keys already."""
     return from_dict({**problem, "status": "fail", "subject": subject})
+
+
+def _budgets(host: str, instances: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    problems = gpus.budgets(instances)
+    for problem in problems:
+        yield Finding(
+            "vram_free_below_util", "fail", problem.message, remedy=problem.remedy, subject=host
+        )
+    if instances and not problems:
+        summary = "The instances want no more of any GPU's memory than it has."
+        yield Finding("vram_free_below_util", "pass", summary, subject=host)
 
 
 def _engine(

@@ -202,3 +202,24 @@ def test_too_few_open_files_for_the_connections_are_named_with_both_numbers() ->
         "host_limits_nofile is 4000; chat needs 4608 for max_connections 4096."
     )
     assert "4608 or more" in finding.remedy
+
+
+CUDA = {"lock": {**LOCK["lock"], "variant": "cuda"}}
+
+
+def test_two_servers_that_want_all_of_one_gpu_are_refused() -> None:
+    both = [
+        normalise({"name": name, "model": "/m", "port": port})
+        for name, port in (("a", 1), ("b", 2))
+    ]
+    names = {"unknown": {}, "problems": [], "instances": both}
+    looked = {**values()["looked"], "ports": {"1": [], "2": []}}
+    finding = only(names=names, looked=looked, lock=CUDA, models=[MODEL, MODEL])
+    assert finding.id == "vram_free_below_util"
+    assert "1.84 of GPU 0" in finding.summary
+
+
+def test_the_memory_of_gpus_is_nothing_to_a_cpu_engine() -> None:
+    ids = [one.id for one in judge("h", values())]
+    assert "vram_free_below_util" not in ids
+    assert "vram_free_below_util" in [one.id for one in judge("h", values(lock=CUDA))]
