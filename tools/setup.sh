@@ -37,6 +37,7 @@ if [ "$level" != controller ]; then
     need ip iproute2
 fi
 [ "$level" != test ] || need shellcheck shellcheck
+[ "$level" != test ] || need gcc "gcc libc6-dev"    # doubles of libraries
 
 if [ -n "$missing" ]; then
     have apt-get || fail "missing:$missing (Debian's names). Install them with this system's package manager and run again."
