@@ -30,6 +30,9 @@ PROPERTIES = (
     "MemoryCurrent", "ActiveEnterTimestampMonotonic", "InvocationID",
 )  # fmt: skip
 
+ANSWER_SECONDS = 5
+"""How long systemd may take to answer: a person waits for it, and sound hosts need 0.1 s."""
+
 WIDTH = 100
 
 HEADINGS = ("NAME", "STATE", "VLLM", "ADDRESS", "GPUS", "MEMORY", "UP", "RESTARTS", "REQUESTS")
@@ -98,13 +101,14 @@ def gather(names: Sequence[str], places: unit.Places) -> list[dict[str, Any]]:
     """
     if not names:
         return []
-    asked = subprocess.run(
-        ["systemctl", "show", f"--property={','.join(PROPERTIES)}", *map(unit.unit_name, names)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
+    command = ["systemctl", "show", f"--property={','.join(PROPERTIES)}"]
+    command += map(unit.unit_name, names)
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {ANSWER_SECONDS} s") from None
     if asked.returncode:
         raise OSError(asked.stderr.strip())
     now = time.monotonic()

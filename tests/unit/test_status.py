@@ -115,3 +115,22 @@ def test_the_command_prints_json_and_tells_by_its_status_whether_all_is_well(
 def test_a_host_without_servers_says_so(tmp_path: Path) -> None:
     assert status.instances(unit.Places(tmp_path, tmp_path, [tmp_path])) == []
     assert status.table([]) == "No vLLM server is set up on this host.\n"
+
+
+def test_a_systemd_that_does_not_answer_is_told_and_not_waited_for(
+    places: unit.Places,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = tmp_path / "bin/systemctl"
+    command.parent.mkdir()
+    command.write_text("#!/bin/sh\nexec sleep 60\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(command.parent), prepend=":")
+    monkeypatch.setattr(status, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(status, "instances", lambda _places: ["chat"])
+    assert status.main([]) == 1
+    assert capsys.readouterr().err == (
+        "vllm-status: systemd can't be asked: no answer within 0.2 s\n"
+    )
